@@ -1351,8 +1351,8 @@ PLANTS: Final = (
         _ROW,
         "messages behind one that was refused wait for ever, also when it is published",
         "sql/alchemy/outbox_rows.py",
-        "if row.seq in published.confirmed}",
-        "if row.seq in published.refused}",
+        "if row.seq in published.confirmed\n",
+        "if row.seq in published.refused\n",
     ),
     Plant(
         "operator-skips-what-is-being-published",
@@ -1456,8 +1456,8 @@ PLANTS: Final = (
         _KEY_ORDER,
         "a relay whose lane was taken over writes down what it has published nevertheless",
         "sql/alchemy/outbox_rows.py",
-        "where(lanes.lane == lease.lane, lanes.token == lease.token)",
-        "where(lanes.lane == lease.lane)",
+        'lanes.lane == bindparam("of_lane"), lanes.token == bindparam("of_token")',
+        'lanes.lane == bindparam("of_lane")',
     ),
     Plant(
         "held-lane-is-claimed",
@@ -1504,8 +1504,8 @@ PLANTS: Final = (
         _KEY_ORDER,
         "messages are in the order of the clocks of those who wrote them, not of their commits",
         "sql/alchemy/outbox_rows.py",
-        "in_turn = sized.order_by(rows.due_at_ms, rows.seq)",
-        "in_turn = sized.order_by(rows.written_at_ms, rows.seq)",
+        ".order_by(rows.due_at_ms, rows.seq)",
+        ".order_by(rows.written_at_ms, rows.seq)",
     ),
     Plant(
         "key-is-sent-without-waiting",
@@ -1530,6 +1530,14 @@ PLANTS: Final = (
         "sql/alchemy/outbox_rows.py",
         "[row.seq for row in found if row.order_key in stopped] if stopped",
         "[row.seq for row in found] if stopped",
+    ),
+    Plant(
+        "refused-message-stops-later",
+        _REFUSED,
+        "the batch after a refused message has messages with its key",
+        "sql/alchemy/outbox_rows.py",
+        "        if published.refused:\n            state =",
+        "        if False:\n            state =",
     ),
     Plant(
         "refused-message-is-skipped-unasked",

@@ -218,6 +218,16 @@ async def test_a_reason_that_no_column_takes_does_not_stop_the_lane(shelf: Shelf
     assert kept == (r"a\x00\ud800" + "x" * 600)[:500]
 
 
+async def test_a_refused_row_stops_those_behind_its_batch_at_once(shelf: Shelf) -> None:
+    shelf.send("k", "k")
+    rows = await shelf.rows(messages_max=1)
+    work = await rows.claim()
+    assert work is not None
+    refused = Published(frozenset(), {work.batch.messages[0].seq: "too large"})
+    assert await rows.finish(work, refused, goes_on=True) is None
+    assert shelf.states() == {"1": "R", "2": "B"}
+
+
 async def test_a_row_is_set_aside_after_its_attempts(shelf: Shelf) -> None:
     shelf.send("k", "k")
     rows = await shelf.rows(attempts_max=3)
@@ -369,6 +379,17 @@ async def test_a_batch_has_a_limit_in_messages_whatever_the_target_takes(shelf: 
     assert [len(batch) for batch in await drain(shelf, messages_max=100_000)] == [MESSAGES_MAX, 1]
     # The longest text that the numbers of a batch can be, and what MySQL and MariaDB take as TEXT.
     assert len(encode_seqs((1, (1 << 63) - 1) * (MESSAGES_MAX // 2))) < 1 << 16
+
+
+async def test_large_and_small_bodies_of_one_batch_are_whole(shelf: Shelf) -> None:
+    """Small ones are read with their rows, and larger ones afterwards."""
+    wanted = [b"a", b"b" * (1 << 20), b"c", b"d" * 9_000]
+    with Session(shelf.engine) as session, session.begin():
+        for body in wanted:
+            shelf.outbox.send(session, "t", body, sharding_key="k")
+    work = await (await shelf.rows()).claim()
+    assert work is not None
+    assert [message.body for message in work.batch.messages] == wanted
 
 
 async def test_a_message_is_whole_and_has_one_id_for_ever(shelf: Shelf) -> None:

@@ -1,6 +1,7 @@
 """``halfmq relay MODULE:APP``: runs the relays of an application, until SIGTERM or SIGINT."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -68,6 +69,9 @@ def relay(
             _COMMANDS.fail(f"a relay of {target}: {error}", ExitStatus.USAGE)
         if not relays:
             _COMMANDS.fail(f"{target} has registered no relay: call app.relay(outbox)", ExitStatus.USAGE)
+        # What was imported stays, and the collector would traverse it with every few thousand messages.
+        gc.collect()
+        gc.freeze()
         status = asyncio.run(_run(relays, once=once))
     except HalfmqError as error:
         _COMMANDS.fail(str(error), ExitStatus.FAILED)

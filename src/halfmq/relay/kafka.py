@@ -48,6 +48,9 @@ CONNECT_TIMEOUT_S: Final = 5.0
 #: Header with the message id.
 MESSAGE_ID: Final = "message-id"
 
+#: How the property with the order key begins.
+_KEY_PROPERTY: Final = names.SHARDING_KEY.encode() + names.NAME_VALUE_SEPARATOR
+
 #: Settings that the promises depend on.
 _FIXED: Final[dict[str, Any]] = {
     "enable.idempotence": True,
@@ -453,7 +456,10 @@ class _Running:
 
 
 def _headers(properties: bytes, message_id: str) -> list[tuple[str, str | bytes | None]]:
-    if not properties:
+    # Most rows have no property but their key.
+    if not properties or (
+        properties.startswith(_KEY_PROPERTY) and properties.find(names.PROPERTY_SEPARATOR) == len(properties) - 1
+    ):
         return [(MESSAGE_ID, message_id)]
     pairs = names.to_dict(properties)
     pairs.pop(names.SHARDING_KEY, None)  # the record's key

@@ -53,6 +53,8 @@ async def test_everything_of_a_row_arrives(target: Target) -> None:
     rows = [
         row(topic, bytes(range(256)), "customer ü", tag="paid", keys=["k1", "k2"], properties={"source": "wéb"}),
         row(topic, b"bare"),
+        row(topic, b"keyed", "k"),
+        row(topic, b"named", "k", properties={"source": "shop"}),
     ]
     publisher = target.publisher()
     await publisher.open()
@@ -62,6 +64,8 @@ async def test_everything_of_a_row_arrives(target: Target) -> None:
     assert sorted(await target.read(topic), key=lambda one: one.body) == [
         Read(rows[0].message_id, bytes(range(256)), "customer ü", {"TAGS": "paid", "KEYS": "k1 k2", "source": "wéb"}, WRITTEN_AT_MS),
         Read(rows[1].message_id, b"bare", "", {}, WRITTEN_AT_MS),
+        Read(rows[2].message_id, b"keyed", "k", {}, WRITTEN_AT_MS),
+        Read(rows[3].message_id, b"named", "k", {"source": "shop"}, WRITTEN_AT_MS),
     ]  # fmt: skip
     assert await publisher.recover(batch(rows)) == Published(frozenset())
 

@@ -10,6 +10,7 @@ the last one may have published: see ``halfmq.relay.publisher``.
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -18,9 +19,15 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    Integer,
     Select,
+    Text,
+    Update,
     and_,
     any_,
+    bindparam,
+    case,
+    cast,
     delete,
     exists,
     func,
@@ -31,6 +38,8 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.expression import FunctionElement
 
 from halfmq.errors import UnsupportedCombination, UsageError
 from halfmq.relay.publisher import Batch, OutboxMessage, Published
@@ -78,6 +87,38 @@ class Settings(NamedTuple):
     archives: bool = False
 
 
+class _State(NamedTuple):
+    """What a lane has beside rows that wait."""
+
+    one_by_one_to_seq: int
+    #: Rows that are due, after they were refused, and delayed ones.
+    retries: bool
+    scheduled: bool
+    #: Rows for which others may wait.
+    stops: bool
+
+
+class octets(FunctionElement[int]):  # noqa: N801 - used like a function
+    """Bytes of a body."""
+
+    type = Integer()
+    inherit_cache = True
+
+
+@compiles(octets)
+def _octets(element: octets, compiler: Any, **options: Any) -> str:
+    return f"octet_length({compiler.process(element.clauses, **options)})"
+
+
+@compiles(octets, "sqlite")
+def _length(element: octets, compiler: Any, **options: Any) -> str:
+    return f"length({compiler.process(element.clauses, **options)})"  # before 3.43 it has no other
+
+
+#: A lane that nobody holds.
+_RELEASED: Final[Mapping[str, Any]] = MappingProxyType({"lease_until_ms": 0, "token": ""})
+
+
 class RowStatements:
     """The statements of one relay on one outbox."""
 
@@ -85,6 +126,42 @@ class RowStatements:
         self._rows = tables.rows
         self._lanes = tables.lanes
         self._settings = settings
+        rows, lanes = tables.rows.c, tables.lanes.c
+        # Those of every batch are built once: to build one costs SQLAlchemy as much as to execute it.
+        self._held = update(tables.lanes).where(
+            lanes.lane == bindparam("of_lane"), lanes.token == bindparam("of_token")
+        )
+        self._held_longer = self._held.values(lease_until_ms=now_ms() + settings.lease_ms)
+        is_due = rows.due_at_ms <= now_ms()
+        self._state = select(
+            lanes.one_by_one_to_seq,
+            self._exists(Delivery.RETRYING, lanes.lane, is_due),
+            self._exists(Delivery.SCHEDULED, lanes.lane, is_due),
+            or_(*[self._exists(delivery, lanes.lane) for delivery in STOPS_ITS_KEY]),
+        ).where(lanes.lane == bindparam("lane"))
+        # Without bodies that are large: the others have together no more bytes than a batch.
+        small_bytes = BATCH_BYTES_MAX // max(1, settings.messages_max)
+        in_turn = (
+            select(*self._message(case((octets(rows.body) <= small_bytes, rows.body))))
+            .where(rows.lane == bindparam("lane"))
+            .order_by(rows.due_at_ms, rows.seq)
+            .limit(bindparam("limit", type_=Integer))
+        )
+        self._retried = in_turn.where(rows.delivery == Delivery.RETRYING, is_due)
+        self._scheduled = in_turn.where(rows.delivery == Delivery.SCHEDULED, is_due)
+        self._waiting = in_turn.where(rows.delivery == Delivery.WAITING)
+
+    def _message(self, body: ColumnElement[bytes]) -> list[ColumnElement[Any]]:
+        """The columns of an ``OutboxMessage``."""
+        rows = self._rows.c
+        return [
+            rows.seq, rows.message_id, rows.topic, body, rows.properties, rows.order_key, rows.tx_id,
+            rows.written_at_ms,
+        ]  # fmt: skip
+
+    def _exists(self, delivery: Delivery, lane: ColumnElement[int], *where: ColumnElement[bool]) -> ColumnElement[bool]:
+        rows = self._rows.c
+        return exists().where(rows.delivery == delivery, rows.lane == lane, *where)
 
     # --- lanes -----------------------------------------------------------------------------------------------------
 
@@ -122,13 +199,9 @@ class RowStatements:
         return list(connection.scalars(select(lanes.lane).where(lanes.lease_until_ms < now_ms(), has_work)))
 
     def _has_due(self, lane: ColumnElement[int]) -> ColumnElement[bool]:
-        rows = self._rows.c
-        waiting = exists().where(rows.delivery == Delivery.WAITING, rows.lane == lane)
-        due = [
-            exists().where(rows.delivery == delivery, rows.lane == lane, rows.due_at_ms <= now_ms())
-            for delivery in AT_A_TIME
-        ]
-        return or_(waiting, *due)
+        is_due = self._rows.c.due_at_ms <= now_ms()
+        due = [self._exists(delivery, lane, is_due) for delivery in AT_A_TIME]
+        return or_(self._exists(Delivery.WAITING, lane), *due)
 
     def claim(self, connection: Connection, lane: int) -> Work | None:
         """Hold ``lane``, and return its recorded batch, or record the next one. None: another relay was faster, or nothing is due."""
@@ -155,7 +228,7 @@ class RowStatements:
         if found.batch_id:
             messages = self._messages(connection, decode_seqs(found.batch_seqs))
             return Work(lease, Batch(found.batch_id, messages), True)
-        return self._next(connection, lease, 0)
+        return self._next(connection, lease, 0, self._state_of(connection, lane))
 
     def begin_writing(self, connection: Connection) -> None:
         """SQLite: a transaction that began with a read cannot always go on to write."""
@@ -168,13 +241,10 @@ class RowStatements:
         Raises:
             LeaseLost: somebody else holds it.
         """
-        self._change(connection, lease, {"lease_until_ms": now_ms() + self._settings.lease_ms})
+        self._change(connection, lease, self._held_longer, {})
 
-    def _change(self, connection: Connection, lease: Lease, values: Mapping[str, Any]) -> None:
-        lanes = self._lanes.c
-        changed = connection.execute(
-            update(self._lanes).where(lanes.lane == lease.lane, lanes.token == lease.token).values(values)
-        ).rowcount
+    def _change(self, connection: Connection, lease: Lease, held: Update, values: Mapping[str, Any]) -> None:
+        changed = connection.execute(held, {"of_lane": lease.lane, "of_token": lease.token, **values}).rowcount
         if changed != 1:
             raise LeaseLost(
                 f"lane {lease.lane} is held by another relay", hint="its lease had ended before this one went on"
@@ -194,58 +264,77 @@ class RowStatements:
         self.begin_writing(connection)
         lease, batch = work.lease, work.batch
         goes_on = number > 0 and not published.unavailable
-        values: dict[str, Any] = {"lease_until_ms": now_ms() + self._settings.lease_ms if goes_on else 0}
+        values: dict[str, Any] = {} if goes_on else dict(_RELEASED)
         if not published.unavailable:
             values |= {"batch_id": "", "batch_seqs": ""}
         if published.one_by_one:
             values["one_by_one_to_seq"] = max(message.seq for message in batch.messages)
-        if not goes_on:
-            values["token"] = ""
         # First: it proves the lease, and keeps every other holder out until the end of the transaction.
-        self._change(connection, lease, values)
-        stopping = self._stopping(connection, lease.lane)
-        freed = {row.order_key for row in stopping if row.seq in published.confirmed}
+        self._change(connection, lease, self._held_longer if goes_on else self._held, values)
+        state = self._state_of(connection, lease.lane)
+        freed = {
+            row.order_key for row in self._stopping(connection, lease.lane, state) if row.seq in published.confirmed
+        }
         self._remove(connection, published.confirmed)
         freed |= self._refuse(connection, published.refused)
         self.free(connection, lease.lane, freed)
-        return self._next(connection, lease, number) if goes_on else None
-
-    def _next(self, connection: Connection, lease: Lease, number: int) -> Work | None:
-        lanes = self._lanes.c
-        seqs = self._due(connection, lease.lane)
-        if not seqs:
-            self._change(connection, lease, {"lease_until_ms": 0, "token": ""})
+        if not goes_on:
             return None
-        batch = Batch(f"outbox-{lease.token}-{number}", self._messages(connection, seqs))
-        self._change(connection, lease, {lanes.batch_id.name: batch.id, lanes.batch_seqs.name: encode_seqs(seqs)})
+        if published.refused:
+            state = self._state_of(connection, lease.lane)
+        return self._next(connection, lease, number, state)
+
+    def _next(self, connection: Connection, lease: Lease, number: int, state: "_State") -> Work | None:
+        messages = self._due(connection, lease.lane, state)
+        if not messages:
+            self._change(connection, lease, self._held, _RELEASED)
+            return None
+        batch = Batch(f"outbox-{lease.token}-{number}", messages)
+        recorded = {"batch_id": batch.id, "batch_seqs": encode_seqs(tuple([message.seq for message in messages]))}
+        self._change(connection, lease, self._held, recorded)
         return Work(lease, batch, False)
 
-    def _due(self, connection: Connection, lane: int) -> tuple[int, ...]:
-        """The rows of the next batch."""
-        rows, lanes = self._rows.c, self._lanes.c
-        one_by_one_to = connection.scalar(select(lanes.one_by_one_to_seq).where(lanes.lane == lane)) or 0
-        sized = select(rows.seq, rows.order_key, func.octet_length(rows.body).label("size")).where(rows.lane == lane)
-        if connection.dialect.name == "sqlite":
-            sized = select(rows.seq, rows.order_key, func.length(rows.body).label("size")).where(rows.lane == lane)
-        most = self._settings.messages_max
-        in_turn = sized.order_by(rows.due_at_ms, rows.seq)
-        is_due = rows.due_at_ms <= now_ms()
-        retried = in_turn.where(rows.delivery == Delivery.RETRYING, is_due)
-        found = list(connection.execute(retried.limit(most)).all())
-        for wanted in (
-            in_turn.where(rows.delivery == Delivery.SCHEDULED, is_due),
-            in_turn.where(rows.delivery == Delivery.WAITING),
-        ):
-            found += self._not_stopped(connection, wanted, lane, most - len(found))
-        return _first(found, one_by_one_to)
+    def _state_of(self, connection: Connection, lane: int) -> "_State":
+        return _State._make(connection.execute(self._state, {"lane": lane}).one())
 
-    def _not_stopped(self, connection: Connection, wanted: Select[Any], lane: int, most: int) -> list[Any]:
+    def _due(self, connection: Connection, lane: int, state: "_State") -> tuple[OutboxMessage, ...]:
+        """The messages of the next batch."""
+        most = self._settings.messages_max
+        found: list[Any] = []
+        if state.retries:
+            found += connection.execute(self._retried, {"lane": lane, "limit": most}).all()
+        stopped = {row.order_key for row in self._stopping(connection, lane, state)}
+        for wanted, exist in ((self._scheduled, state.scheduled), (self._waiting, True)):
+            if exist:
+                found += self._not_stopped(connection, wanted, lane, most - len(found), stopped)
+        messages: Sequence[OutboxMessage] = [OutboxMessage._make(row) for row in found]
+        if any(message.body is None for message in messages):
+            messages = self._with_large(connection, messages)
+        if state.one_by_one_to_seq:
+            messages = _until_one_by_one(messages, state.one_by_one_to_seq)
+        return tuple(messages)
+
+    def _with_large(self, connection: Connection, messages: Sequence[OutboxMessage]) -> Sequence[OutboxMessage]:
+        """As many as fit in one batch, of which some have no body yet."""
+        rows = self._rows.c
+        large = [message.seq for message in messages if message.body is None]
+        sized = select(rows.seq, octets(rows.body)).where(among(connection, rows.seq, large))
+        sizes = {seq: int(size) for seq, size in connection.execute(sized)}
+        left = BATCH_BYTES_MAX
+        first: list[int] = []
+        for message in messages:
+            left -= len(message.body) if message.seq not in sizes else sizes[message.seq]
+            if first and left < 0:
+                break
+            first.append(message.seq)
+        return self._messages(connection, first)
+
+    def _not_stopped(
+        self, connection: Connection, wanted: Select[Any], lane: int, most: int, stopped: Collection[str]
+    ) -> Sequence[Any]:
         """The first of the ``wanted`` rows, after those that have to wait for a row with their order key are out of the way."""
-        stopped: set[str] | None = None
         for _ in range(_PAGES_MAX if most > 0 else 0):
-            found = list(connection.execute(wanted.limit(most)).all())
-            if stopped is None:
-                stopped = {row.order_key for row in self._stopping(connection, lane)} if found else set()
+            found = connection.execute(wanted, {"lane": lane, "limit": most}).all()
             behind = [row.seq for row in found if row.order_key in stopped] if stopped else []
             if not behind:
                 return found
@@ -254,8 +343,10 @@ class RowStatements:
             connection.execute(update(self._rows).where(chosen).values(delivery=Delivery.BEHIND))
         return []
 
-    def _stopping(self, connection: Connection, lane: int) -> Sequence[Any]:
+    def _stopping(self, connection: Connection, lane: int, state: "_State") -> Sequence[Any]:
         """Number and order key of the rows for which others wait."""
+        if not state.stops:
+            return []
         rows = self._rows.c
         return connection.execute(
             select(rows.seq, rows.order_key).where(
@@ -269,10 +360,7 @@ class RowStatements:
     def _messages(self, connection: Connection, seqs: Sequence[int]) -> tuple[OutboxMessage, ...]:
         """The rows, as far as they exist, in the order of ``seqs``."""
         rows = self._rows.c
-        wanted = select(
-            rows.seq, rows.message_id, rows.topic, rows.body, rows.properties, rows.order_key, rows.tx_id,
-            rows.written_at_ms,
-        ).where(among(connection, rows.seq, seqs))  # fmt: skip
+        wanted = select(*self._message(rows.body)).where(among(connection, rows.seq, seqs))
         found = {row[0]: OutboxMessage._make(row) for row in connection.execute(wanted).all()}
         return tuple([found[seq] for seq in seqs if seq in found])
 
@@ -337,21 +425,16 @@ class RowStatements:
 
 
 def among(connection: Connection, column: Column[int], numbers: Collection[int]) -> ColumnElement[bool]:
-    """``column IN numbers``. On PostgreSQL with one parameter: hundreds are taken apart three times over, by SQLAlchemy, driver and server."""
+    """``column IN numbers``. On PostgreSQL with one parameter, as text: hundreds are taken apart three times over, by SQLAlchemy, driver and
+    server, and a list once more by the driver."""
     if connection.dialect.name == "postgresql":
-        return column == any_(literal(list(numbers), ARRAY(BigInteger)))
+        return column == any_(cast(literal(f"{{{','.join(map(str, numbers))}}}", Text), ARRAY(BigInteger)))
     return column.in_(numbers)
 
 
-def _first(found: Sequence[Any], one_by_one_to: int) -> tuple[int, ...]:
-    """As many rows as fit in one batch; a row up to ``one_by_one_to`` is alone in its batch."""
-    seqs: list[int] = []
-    left = BATCH_BYTES_MAX
-    for row in found:
-        left -= row.size
-        if seqs and (left < 0 or row.seq <= one_by_one_to):
-            break
-        seqs.append(row.seq)
-        if row.seq <= one_by_one_to:
-            break
-    return tuple(seqs)
+def _until_one_by_one(messages: Sequence[OutboxMessage], one_by_one_to: int) -> Sequence[OutboxMessage]:
+    """The messages before the first one up to ``one_by_one_to``; if that is the first of all, that one alone."""
+    for number, message in enumerate(messages):
+        if message.seq <= one_by_one_to:
+            return messages[: number or 1]
+    return messages
