@@ -1,12 +1,14 @@
 """What publishing costs for each target of the relay, with its real server on this machine: `python -m tests.bench.relay_targets`.
 
-Messages of 200 bytes in batches of 500, once over 1,000 order keys, once without keys. CPU is that of this process with all its threads; of
-the servers it is not counted. Not counted either are the first batches, in which a JVM compiles.
+Messages of 200 bytes in batches of 500, once over 1,000 order keys, once without keys. Prints JSON. CPU is that of this process with all its
+threads; of the servers it is not counted. Not counted either are the first batches, in which a JVM compiles.
 """
 
 import argparse
 import asyncio
 import itertools
+import json
+import sys
 import tempfile
 import time
 import uuid
@@ -94,13 +96,19 @@ def main() -> None:
     parser.add_argument("targets", nargs="*", default=list(SERVERS), help=", ".join(SERVERS))
     parser.add_argument("--messages", type=int, default=100_000)
     arguments = parser.parse_args()
+    results = []
     for name in arguments.targets:
         with tempfile.TemporaryDirectory() as work, SERVERS[name](Path(work)) as target:
             for keys in (KEYS, 0):
                 rate, cpu_us = asyncio.run(measure(target, arguments.messages, keys))
-                print(
-                    f"{name}, {keys or 'no'} keys: {rate:,.0f} messages/s, {cpu_us:.1f} CPU us per message", flush=True
-                )
+                results.append(
+                    {
+                        "target": name, "keys": keys, "messages": arguments.messages,
+                        "messages_per_s": round(rate), "cpu_us_per_message": round(cpu_us, 1),
+                    }
+                )  # fmt: skip
+                print(results[-1], file=sys.stderr)
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":
