@@ -6,7 +6,6 @@ Prints JSON. CPU is that of all relays, killed ones included, of the server proc
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import random
@@ -23,11 +22,13 @@ from typing import Any
 import psycopg
 from demo.postgres_server import PostgresServer
 from sqlalchemy import Engine, MetaData, create_engine, insert
+from tests.bench.cpu import cpu_seconds, descendants
 from tests.bench.relay_targets import SERVERS
 from tests.support.served import Served
 from tests.unit.relay.targets import Read, Target
 
 from halfmq import AsyncClient, compose
+from halfmq.client.outgoing import OutgoingMessage
 from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.kafka import KafkaPublisher
 from halfmq.relay.publisher import Publisher
@@ -88,14 +89,20 @@ def target_of(name: str, work: Path) -> Iterator[tuple[Any, str]]:
         yield target, of[name]()
 
 
-def fill(engine: Engine, outbox: Outbox, rows: int) -> None:
+def messages(rows: int) -> Iterator[list[OutgoingMessage]]:
+    """Without ids, as many at once as one transaction writes."""
     padding = "x" * (BODY_BYTES - 30)
     for first in range(0, rows, FILL):
-        values = []
+        found = []
         for number in range(first, min(first + FILL, rows)):
             key = f"customer-{number * 7919 % KEYS}"
-            message = compose(TOPIC, {"n": number, "key": key, "x": padding}, sharding_key=key)
-            values.append(row_of(message._replace(message_id=outbox.new_message_id()), tx_id="fill"))
+            found.append(compose(TOPIC, {"n": number, "key": key, "x": padding}, sharding_key=key))
+        yield found
+
+
+def fill(engine: Engine, outbox: Outbox, rows: int) -> None:
+    for some in messages(rows):
+        values = [row_of(one._replace(message_id=outbox.new_message_id()), tx_id="fill") for one in some]
         with engine.begin() as connection:
             connection.execute(insert(outbox.table), values)
 
@@ -105,7 +112,7 @@ class Relays:
 
     def __init__(self, command: list[str], number: int) -> None:
         self._command = command
-        self.cpu_s = 0.0
+        self._ended_cpu_s = 0.0
         self._running = [self._start() for _ in range(number)]
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -126,18 +133,21 @@ class Relays:
     def _ended(self, process: subprocess.Popen[bytes]) -> None:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-        self.cpu_s += used.ru_utime + used.ru_stime
+        self._ended_cpu_s += used.ru_utime + used.ru_stime
+
+    def cpu_s(self) -> float:
+        """Of all of them, killed ones included."""
+        return self._ended_cpu_s + cpu_seconds(*[one.pid for one in self._running if one.returncode is None])
+
+    def require(self) -> None:
+        """Raises AssertionError if one has ended by itself."""
+        assert all(one.poll() is None for one in self._running), "a relay has ended"
 
 
 def server_cpu_s(directory: Path) -> float:
-    """Of all processes of this PostgreSQL, as far as they still run."""
-    ticks = 0
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            if entry.name.isdecimal() and (entry / "comm").read_text().startswith("postgres"):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                ticks += sum(map(int, fields[11:13]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    """Of all processes of this PostgreSQL, those that have ended included."""
+    postmaster = int((directory / "data" / "postmaster.pid").read_text().split()[0])
+    return cpu_seconds(postmaster, *[number for number, _ in descendants(postmaster)])
 
 
 async def check(target: Target, rows: int) -> dict[str, int]:
@@ -200,7 +210,7 @@ def drain(name: str, rows: int, kills: int, relays: int, work: Path) -> dict[str
     return {
         "target": name, "rows": rows, "kills": kills, "relays": relays, **found,
         "seconds": round(seconds, 1), "rows_per_s": round(rows / seconds),
-        "relay_cpu_us_per_row": round(running.cpu_s / rows * 1e6, 1),
+        "relay_cpu_us_per_row": round(running.cpu_s() / rows * 1e6, 1),
         "postgresql_cpu_us_per_row": round(server_s / rows * 1e6, 1),
     }  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.support.maven import CACHE, MavenFailed, copy_jars, digest, once, run_maven
+from tests.support.maven import CACHE, MavenFailed, compiled, copy_jars
 
 VERSIONS = ("4.9.7", "5.4.0")
 SOURCES = Path(__file__).parent / "java"
@@ -40,16 +40,10 @@ def client_classpath(version: str, sources: Path = SOURCES, suffix: str = "") ->
     ``sources``: where they and their ``pom.xml`` are; ``suffix`` tells the output of one such place from another's.
     """
     require_java()
-    output = CACHE / f"{version}{suffix}"
-    pom, named = sources / "pom.xml", f"-Drocketmq.version={version}"
-    with once(output, digest([*sources.rglob("*.java"), pom])) as needed:
-        if needed:
-            try:
-                run_maven(pom, output, "dependency:copy-dependencies", named)
-            except MavenFailed as error:
-                _unavailable(f"Maven could not fetch RocketMQ {version}:\n{error}")
-            run_maven(pom, output, "compiler:compile", named)
-    return f"{output / 'classes'}{os.pathsep}{output / 'jars'}/*"
+    try:
+        return compiled(sources, CACHE / f"{version}{suffix}", f"-Drocketmq.version={version}")
+    except MavenFailed as error:
+        _unavailable(f"Maven could not fetch RocketMQ {version}:\n{error}")
 
 
 def stock_classpath(version: str) -> str:

@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -32,6 +33,22 @@ def copy_jars(pom: Path, output: Path, *options: str) -> Path:
         if needed:
             run_maven(pom, output, "dependency:copy-dependencies", *options)
     return output / "jars"
+
+
+def compiled(sources: Path, output: Path, *options: str) -> str:
+    """The class path of the Java programs in a folder, compiled against the runtime jars of its pom, unless that was done.
+
+    Raises MavenFailed: the jars cannot be had. AssertionError: the programs do not compile.
+    """
+    pom = sources / "pom.xml"
+    with once(output, digest([*sources.rglob("*.java"), pom])) as needed:
+        if needed:
+            run_maven(pom, output, "dependency:copy-dependencies", *options)
+            try:
+                run_maven(pom, output, "compiler:compile", *options)
+            except MavenFailed as error:
+                raise AssertionError(str(error)) from error
+    return f"{output / 'classes'}{os.pathsep}{output / 'jars'}/*"
 
 
 def digest(files: Iterable[Path]) -> str:
