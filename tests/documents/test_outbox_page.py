@@ -85,8 +85,8 @@ def test_the_other_targets(tmp_path: Path) -> None:
     (block,) = blocks_of(f"{_HERE}::test_the_other_targets")
     said = printed(f"{_APP}{block.text}\nprint(*(relay.name for relay in app.relays()), sep='\\n')", tmp_path)
     assert said.splitlines() == [
-        "relay of mq_outbox in sqlite shop.db to kafka 127.0.0.1:9092",
-        "relay of mq_events in sqlite shop.db to rabbitmq 127.0.0.1:5672",
+        "relay of mq_outbox in sqlite:///shop.db to kafka 127.0.0.1:9092",
+        "relay of mq_events in sqlite:///shop.db to rabbitmq 127.0.0.1:5672",
     ]
 
 

@@ -147,8 +147,13 @@ def upgrade(target: _Target, url: _DatabaseUrl = "") -> None:
 
     def bring_up_to_date(connection: Any, metadata: Any) -> list[str]:
         from halfmq.sql import upgrade_tables
+        from halfmq.sql.alchemy.declared import exists_on, tables_of
 
-        return upgrade_tables(connection, metadata)
+        missing = [table for table in tables_of(metadata) if not exists_on(connection, table)]
+        return [
+            *upgrade_tables(connection, metadata),
+            *(f"there is no table {table.fullname}: `halfmq db init` creates it" for table in missing),
+        ]
 
     _do(target, url, bring_up_to_date, "everything is up to date")
 

@@ -38,7 +38,7 @@ def test_statements_are_printed(shop: Any) -> None:
     with sqlite3.connect("printed.db") as connection:
         connection.executescript(printed.stdout)
     nothing = run("init", "shop:metadata", "--url", "sqlite:///printed.db")
-    assert (nothing.exit_code, nothing.stdout) == (0, "sqlite printed.db: nothing was missing\n")
+    assert (nothing.exit_code, nothing.stdout) == (0, "sqlite:///printed.db: nothing was missing\n")
     unknown = run("sql", "shop:metadata", "--dialect", "oracel")
     assert (unknown.exit_code, "no dialect 'oracel'" in unknown.stderr) == (2, True)
 
@@ -66,6 +66,17 @@ def test_a_table_of_an_earlier_release_is_upgraded(shop: Any) -> None:
         )
     assert run("upgrade", "shop:app").stdout == "the outcome 'P' in mq_tx\n"
     assert run("upgrade", "shop:app").stdout.endswith("everything is up to date\n")
+    with sqlite3.connect("shop.db") as connection:
+        connection.execute("ALTER TABLE mq_outbox DROP COLUMN reason")
+    for name in ("upgrade", "init"):
+        done = run(name, "shop:app")
+        assert done.exit_code == 2, done.output
+        assert "the table mq_outbox in sqlite:///" in done.stderr
+        assert "has no column reason" in done.stderr
+    with sqlite3.connect("shop.db") as connection:
+        connection.execute("ALTER TABLE mq_outbox ADD COLUMN reason VARCHAR(500) DEFAULT '' NOT NULL")
+        connection.execute("DROP TABLE mq_inbox")
+    assert run("upgrade", "shop:app").stdout == "there is no table mq_inbox: `halfmq db init` creates it\n"
 
 
 def count(shop: Any, table: Any) -> int:
@@ -109,7 +120,7 @@ def test_what_is_wrong_is_said(shop: Any, tmp_path: Path) -> None:
         (("init", "shop:metadata"), 2, "name the database with --url"),
         (("init", "empty:metadata"), 2, "empty:metadata: it has no tables of halfmq"),
         (("init", "shop:without"), 2, "no tables of halfmq"),
-        (("init", "shop:metadata", "--url", "nonsense"), 2, "no database URL"),
+        (("init", "shop:metadata", "--url", "nonsense"), 2, "not the URL of a database"),
         (("init", "shop:metadata", "--url", f"sqlite:///{tmp_path}/absent/x.db"), 1, "unable to open database file"),
         (("init", "absent:metadata"), 2, "there is no module absent"),
         (("prune", "shop:app"), 2, "name at least one age"),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
@@ -17,6 +17,7 @@ from halfmq import limits
 from halfmq.client.log import logger
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
+from halfmq.sql.alchemy.errors import place
 from halfmq.sql.alchemy.marker_rows import MarkerRows, wall_ms
 from halfmq.sql.rules.check import FENCE_LOCK_WAIT_MS, CheckResult
 from halfmq.sql.rules.check_age import AgeGuard, Asked, WarningThrottle
@@ -111,13 +112,7 @@ class MarkerChecks:
 
     def _outcome(self, decided: CheckResult, asked: Asked, engine: Engine) -> Outcome:
         if decided.remark:
-            asked.remark = f"{decided.remark} (asked: {_place(engine.url)})"
+            asked.remark = f"{decided.remark} (asked: {place(engine.url)})"
             if self._warnings.is_due(asked, self._guard.monotonic_ms()):
                 _log.warning("transaction %s stays undecided: %s", asked.id, asked.remark)
         return decided.outcome
-
-
-def _place(url: URL) -> str:
-    """The database URL for messages, without user, password and options."""
-    host = f"{url.host or ''}{f':{url.port}' if url.port else ''}"
-    return f"{url.get_backend_name()}://{host}/{url.database or ''}"

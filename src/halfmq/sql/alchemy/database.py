@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, Table, create_engine
@@ -13,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from halfmq.errors import MissingDependency, UsageError
 from halfmq.relay.rows import DatabaseAway
+from halfmq.sql.alchemy.errors import is_of_the_tables, place, reason
 
 _T = TypeVar("_T")
 
@@ -50,29 +52,32 @@ class Database:
         self._engine = engine
 
     @classmethod
-    def at(cls, url: str) -> Self:
-        """The database at a URL of SQLAlchemy, also one with an asynchronous driver.
+    def at(cls, url: str, *, must_exist: bool = False) -> Self:
+        """The database at a URL of SQLAlchemy, also one with an asynchronous driver. SQLite creates a file that does not exist, unless it
+        ``must_exist``.
 
         Raises:
-            UsageError: it is no such URL. MissingDependency: its driver is not installed.
+            UsageError: it is no such URL, or no such file. MissingDependency: its driver is not installed.
         """
         try:
             parsed = make_url(url)
+            is_file = parsed.get_backend_name() == "sqlite" and not (parsed.database or "").startswith("file:")
+            if must_exist and is_file and not Path(parsed.database or "").exists():
+                raise UsageError(f"there is no file {parsed.database}")
             is_async = parsed.get_dialect().is_async
             return cls(create_async_engine(parsed) if is_async else create_engine(parsed))
         except ModuleNotFoundError as error:
             raise MissingDependency(f"the driver of the database is not installed: {error}") from error
         except ArgumentError as error:
             # Its text never quotes the URL, which may have a password.
-            raise UsageError(f"no database URL: {error}", hint=_URL) from error
+            raise UsageError(f"not the URL of a database: {error}", hint=_URL) from error
         except ValueError as error:  # this one quotes the port, which is the password where @HOST is missing
-            raise UsageError("no database URL: its port is no number", hint=_URL) from error
+            raise UsageError("not the URL of a database: its port is no number", hint=_URL) from error
 
     @property
     def name(self) -> str:
         """For messages, without credentials."""
-        url = self._engine.url
-        return f"{url.get_backend_name()} {url.database or ''}".strip()
+        return place(self._engine.url)
 
     def run(self, function: Callable[[Connection], _T]) -> _T:
         """``function`` in a transaction, which is committed.
@@ -87,10 +92,10 @@ class Database:
             with self._at_read_committed(self._engine).begin() as connection:
                 return function(connection)
         except DBAPIError as error:
-            hint = "if it lacks the tables: `halfmq db init` creates them"
-            raise DatabaseAway(f"the database {self.name}: {error.orig}", hint=hint) from error
+            hint = "`halfmq db init` creates the tables" if is_of_the_tables(error) else ""
+            raise DatabaseAway(f"{self.name}: {reason(error)}", hint=hint) from error
         except (SQLAlchemyError, OSError) as error:
-            raise DatabaseAway(f"the database {self.name}: {error}") from error
+            raise DatabaseAway(f"{self.name}: {error}") from error
 
     async def _run_async(self, engine: AsyncEngine, function: Callable[[Connection], _T]) -> _T:
         try:

@@ -4,7 +4,7 @@ Whatever declares tables (``MarkerTable``, ``Inbox``, ``Outbox``) registers itse
 tables themselves have nothing in ``Table.info``, which Alembic would write into migrations.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 from sqlalchemy import Connection, Engine, MetaData, Table, create_mock_engine, event, inspect, select, text
@@ -13,6 +13,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.schema import DDL
 
 from halfmq.errors import UsageError
+from halfmq.sql.alchemy.errors import place
 from halfmq.sql.rules.marker import WhichUndecided
 
 #: Key in ``MetaData.info``.
@@ -113,6 +114,9 @@ def create_tables(connection: Connection, metadata: MetaData) -> list[str]:
     PostgreSQL the storage parameters that nobody has set. In the transaction of ``connection``, as far as the database can do that.
 
     Returns what was done, for people. Harmless if nothing is missing. Asynchronously: ``await connection.run_sync(create_tables, metadata)``.
+
+    Raises:
+        UsageError: a table that is there lacks a column: ``upgrade_tables``, or it is somebody else's.
     """
     done = []
     for one in declared_in(metadata):
@@ -120,6 +124,7 @@ def create_tables(connection: Connection, metadata: MetaData) -> list[str]:
             if not exists_on(connection, table):
                 table.create(connection)
                 done.append(f"created {table.fullname}")
+        require(connection, one.tables)
         for table, parameters in one.storage.items():
             if missing := _not_set(connection, table, parameters):
                 connection.execute(text(f"ALTER TABLE {_quoted(connection, table)} SET ({_listed(missing)})"))
@@ -132,6 +137,9 @@ def upgrade_tables(connection: Connection, metadata: MetaData) -> list[str]:
     """Bring the tables of halfmq in ``metadata`` from an earlier release up to date, in the transaction of ``connection``.
 
     Returns what was done, for people. Harmless if nothing is to be done. Missing tables are left to ``create_tables``.
+
+    Raises:
+        UsageError: a table lacks a column with which no release created it.
     """
     done = []
     for one in declared_in(metadata):
@@ -140,6 +148,7 @@ def upgrade_tables(connection: Connection, metadata: MetaData) -> list[str]:
                 if upgrade.is_needed(connection):
                     upgrade.apply(connection)
                     done.append(upgrade.what)
+            require(connection, one.tables)
     return done
 
 
@@ -174,6 +183,29 @@ def exists_on(connection: Connection, table: Table) -> bool:
     """Whether the table is in the database."""
     # A new inspector each time: it caches.
     return inspect(connection).has_table(table.name, schema=schema_on(connection, table))
+
+
+def require(connection: Connection, tables: Sequence[Table]) -> None:
+    """SQLite reports what is missing as it reports a database that is away, and every database only when a statement needs it.
+
+    Raises:
+        UsageError: a table is not in the database, or lacks a column.
+    """
+    inspector = inspect(connection)
+    for table in tables:
+        schema, where = schema_on(connection, table), place(connection.engine.url)
+        if not inspector.has_table(table.name, schema=schema):
+            raise UsageError(
+                f"there is no table {table.fullname} in {where}", hint="`halfmq db init` creates it, or your migration"
+            )
+        missing = {column.name for column in table.columns} - {
+            column["name"] for column in inspector.get_columns(table.name, schema=schema)
+        }
+        if missing:
+            raise UsageError(
+                f"the table {table.fullname} in {where} has no column {', '.join(sorted(missing))}",
+                hint="`halfmq db upgrade` brings tables of an earlier release up to date",
+            )
 
 
 def _quoted(connection: Connection, table: Table) -> str:

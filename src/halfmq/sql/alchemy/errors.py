@@ -1,9 +1,14 @@
-"""What SQLAlchemy says of an exception, for the rules about errors."""
+"""What SQLAlchemy says of an exception: for the rules about errors, and for people."""
 
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy import URL
+from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 
 from halfmq.sql.rules import lock_wait
 from halfmq.sql.rules.commit_failure import CommitFailure, classify_commit_failure
+from halfmq.sql.rules.driver_errors import driver_error, sqlite_error_code
+
+#: SQLite's result code of a statement that names a table or a column that is not there; of what is locked or unreadable it has others.
+_SQLITE_ERROR = 1
 
 
 def is_lock_wait(error: DBAPIError) -> bool:
@@ -20,3 +25,19 @@ def commit_failure(error: BaseException, *, commit_sent: bool) -> CommitFailure:
         is_connection_lost=isinstance(error, DBAPIError) and error.connection_invalidated,
         is_integrity_error=isinstance(error, IntegrityError),
     )
+
+
+def reason(error: BaseException) -> str:
+    """For people, in one line: what the driver says. SQLAlchemy's own text adds the statement, and its parameters, such as bodies."""
+    return " ".join(str(driver_error(error)).split())
+
+
+def is_of_the_tables(error: BaseException) -> bool:
+    """Whether the database answered, and lacks a table or a column that the statement names."""
+    return isinstance(error, ProgrammingError) or sqlite_error_code(error) == _SQLITE_ERROR
+
+
+def place(url: URL) -> str:
+    """The database for people, without user, password, driver and options."""
+    host = f"{url.host or ''}{f':{url.port}' if url.port else ''}"
+    return f"{url.get_backend_name()}://{host}/{url.database or ''}"

@@ -19,8 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from halfmq.errors import UsageError
 from halfmq.relay.publisher import Published
 from halfmq.relay.rows import DatabaseAway, Figures, Lease, Work
-from halfmq.sql.alchemy.declared import exists_on
-from halfmq.sql.alchemy.errors import is_lock_wait
+from halfmq.sql.alchemy.errors import is_lock_wait, place, reason
 from halfmq.sql.alchemy.notifications import listening
 from halfmq.sql.alchemy.outbox_rows import MESSAGES_MAX, RowStatements, Settings
 from halfmq.sql.alchemy.outbox_tables import OutboxTables
@@ -70,31 +69,21 @@ class EngineRows:
     @property
     def name(self) -> str:
         """See ``OutboxRows``."""
-        url = self._engine.url
-        return f"{self._tables.name} in {url.get_backend_name()} {url.database or ''}".strip()
+        return f"{self._tables.name} in {place(self._engine.url)}"
 
     async def establish(self) -> None:
         """See ``OutboxRows``."""
         try:
-            await self._run(self._require_tables)
             await self._establish()
         except ProgrammingError as error:
             raise UsageError(
-                f"the outbox {self.name} cannot be used: {error.orig}",
+                f"the outbox {self.name} cannot be used: {reason(error)}",
                 hint="create its tables, or bring them up to date: `halfmq db init`, `halfmq db upgrade`",
             ) from error
 
     async def _establish(self) -> None:
         self._lanes_at_s = asyncio.get_running_loop().time() + _LANES_S
         await self._run(self._statements.establish)
-
-    def _require_tables(self, connection: Connection) -> None:
-        """SQLite reports a missing table as it reports a database that is away."""
-        for table in (self._tables.rows, self._tables.lanes):
-            if not exists_on(connection, table):
-                raise UsageError(
-                    f"there is no table {table.fullname} in {self.name}", hint="`halfmq db init` creates it"
-                )
 
     async def claim(self) -> Work | None:
         """See ``OutboxRows``."""
@@ -137,10 +126,10 @@ class EngineRows:
                     return await connection.run_sync(function)  # type: ignore[no-any-return]
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._in_transaction, function)
         except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
-            raise DatabaseAway(f"the database of {self.name}: {error}") from error
+            raise DatabaseAway(f"the database of {self._tables.name}: {reason(error)}") from error
         except DBAPIError as error:
             if error.connection_invalidated or is_lock_wait(error):
-                raise DatabaseAway(f"the database of {self.name}: {error}") from error
+                raise DatabaseAway(f"the database of {self._tables.name}: {reason(error)}") from error
             raise
 
     def _in_transaction(self, function: Callable[[Connection], _T]) -> _T:

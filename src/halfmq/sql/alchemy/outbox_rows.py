@@ -41,11 +41,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
-from halfmq.errors import UnsupportedCombination, UsageError
+from halfmq.errors import UnsupportedCombination
 from halfmq.relay.publisher import Batch, OutboxMessage, Published
 from halfmq.relay.rows import Figures, Lease, LeaseLost, Work
 from halfmq.sql.alchemy.database_clock import now_ms
-from halfmq.sql.alchemy.declared import exists_on
+from halfmq.sql.alchemy.declared import require
 from halfmq.sql.alchemy.outbox_tables import HOLDER_CHARS_MAX, OutboxTables
 from halfmq.sql.rules.outbox import (
     AT_A_TIME,
@@ -169,7 +169,7 @@ class RowStatements:
         """Insert the lanes that are missing.
 
         Raises:
-            UsageError: the tables do not exist.
+            UsageError: the tables do not exist, or are from an earlier release.
             UnsupportedCombination: a relay does not know this database.
         """
         if connection.dialect.name not in RELAYED:
@@ -177,11 +177,7 @@ class RowStatements:
                 f"a relay does not know {connection.dialect.name}", hint=f"it knows {', '.join(sorted(RELAYED))}"
             )
         lanes = self._lanes
-        for table in (self._rows, lanes):
-            if not exists_on(connection, table):
-                raise UsageError(
-                    f"the outbox has no table {table.fullname}", hint="create it: `halfmq db init`, or your migration"
-                )
+        require(connection, (self._rows, lanes))
         known = set(connection.scalars(select(lanes.c.lane)))
         for lane in range(LANES):
             if lane not in known:
