@@ -56,5 +56,5 @@ def load_app(commands: Commands, target: str) -> App:
     """
     found = load(commands, target)
     if not isinstance(found, App):
-        commands.fail(f"{target} is a {type(found).__name__}, not a halfmq.App", ExitStatus.USAGE)
+        commands.fail(f"{target} is not a halfmq.App, but of type {type(found).__name__}", ExitStatus.USAGE)
     return found

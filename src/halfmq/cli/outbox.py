@@ -35,6 +35,8 @@ app = typer.Typer(
 _COMMANDS: Final = Commands("halfmq outbox")
 _fail = _COMMANDS.fail
 _STATES: Final = {one.shown: one for one in Delivery}
+#: How long messages wait before it is worth a line that no relay holds a lane, seconds.
+_LATE_S: Final = 10.0
 #: Rejections that a change of many prints.
 _SHOWN_MAX: Final = 5
 
@@ -50,7 +52,10 @@ _Table = Annotated[
     typer.Option(metavar="[SCHEMA.]TABLE", help="Table of the outbox. Default: that of the application, or mq_outbox."),
 ]
 _MessageId = Annotated[str, typer.Argument(metavar="[MESSAGE_ID]", help="One message.")]
-_Key = Annotated[str, typer.Option(help="What stops this order key: its message that was refused or set aside.")]
+_Key = Annotated[
+    str,
+    typer.Option("--sharding-key", help="What stops this sharding key: its message that was refused or set aside."),
+]
 _All = Annotated[bool, typer.Option("--all", help="All messages that are set aside.")]
 _Operator = Annotated[str, typer.Option(envvar="HALFMQ_OPERATOR", help="Your name; kept with the message.")]
 _Reason = Annotated[str, typer.Option(help="The reason; kept with the message.")]
@@ -81,7 +86,7 @@ def _open(target: str, table: str) -> _Opened:
         from halfmq.sql.alchemy.database import Database, engine_of
 
         if is_url(target):
-            return _Opened(Outbox.named(table or "mq_outbox"), Database.at(target))
+            return _Opened(Outbox.named(table or "mq_outbox"), Database.at(target, must_exist=True))
         specs = [spec for spec in load_app(_COMMANDS, target).outboxes() if table in ("", spec.outbox.table.fullname)]
         if not specs:
             _fail(f"{target} has no relay of {table or 'an outbox'}", ExitStatus.USAGE)
@@ -115,6 +120,10 @@ def status(target: _Target, table: _Table = "", as_json: Json = False) -> None:
     output.say(f"{figures.waiting} waiting{oldest}")
     if lanes:
         output.table(("LANE", "HELD BY", "LEASE", "MESSAGES"), [_lane(*one) for one in lanes])
+    # Not of those that are retried, between whose attempts nobody holds their lane.
+    is_late = figures.waiting == by_state["waiting"] and (figures.oldest_s or 0) >= _LATE_S
+    if is_late and not any(one.lease_s > 0 for one in lanes):
+        output.note(f"no relay is publishing {opened.name}: run `halfmq relay`; if it runs, its log says why it waits")
 
 
 def _lane(lane: int, holder: str, lease_s: float, messages: int) -> tuple[str, ...]:
@@ -147,24 +156,20 @@ def list_(
         output.document(msgspec.json.encode({"outbox": opened.name, "messages": listed}))
         return
     if rows:
-        output.table(("AGE", "STATE", "MESSAGE", "TOPIC", "ORDER KEY", "ATTEMPTS", "NEXT", "REASON"), map(_row, rows))
-    output.note(f"{len(rows)} shown of {opened.name}")
+        output.table(("AGE", "STATE", "MESSAGE", "TOPIC", "SHARDING KEY"), map(_row, rows), map(_below, rows))
+    shown = "" if state else f"; --state lists those that are not {' or '.join(one.shown for one in states)}"
+    output.note(f"{len(rows)} shown of {opened.name}{shown}")
 
 
 def _row(row: "ListedRow") -> tuple[str, ...]:
-    following = (
-        "-" if row.due_in_s is None else "now" if row.due_in_s <= 0 else f"in {span(round(row.due_in_s * 1000))}"
-    )
-    return (
-        span(round(row.age_s * 1000)),
-        row.delivery.shown,
-        row.message_id,
-        row.topic,
-        row.order_key or "-",
-        str(row.attempts),
-        following,
-        row.reason or "-",
-    )
+    return span(round(row.age_s * 1000)), row.delivery.shown, row.message_id, row.topic, row.order_key or "-"
+
+
+def _below(row: "ListedRow") -> str:
+    parts = [f"{row.attempts} attempt{'' if row.attempts == 1 else 's'}"] if row.attempts else []
+    if row.due_in_s is not None:
+        parts.append(f"the next {'now' if row.due_in_s <= 0 else f'in {span(round(row.due_in_s * 1000))}'}")
+    return ": ".join(part for part in (", ".join(parts), row.reason) if part)
 
 
 @app.command()
@@ -173,7 +178,7 @@ def retry(
 ) -> None:
     """Let messages that were refused or set aside be published again, and with them what is behind them.
 
-    One message (MESSAGE_ID), what stops an order key (--key), or all that are set aside (--all).
+    One message (MESSAGE_ID), what stops a sharding key (--sharding-key), or all that are set aside (--all).
     """
     opened = _open(target, table)
     which = _which(message_id, key, every)
@@ -193,23 +198,23 @@ def skip(
 ) -> None:
     """Never publish messages, and let those behind them go on. This cannot be undone.
 
-    One message (MESSAGE_ID), what stops an order key (--key), or all that are set aside (--all).
+    One message (MESSAGE_ID), what stops a sharding key (--sharding-key), or all that are set aside (--all).
     """
     opened = _open(target, table)
     which = _which(message_id, key, every)
     number = opened.run(opened.operations.count, which)
     if number and not yes:
-        output.note(f"{number} messages of {opened.name} will never be published, though their transactions committed")
+        output.note(f"{_messages(number)} of {opened.name} will never be published, whose transactions committed")
         _COMMANDS.require_typed(
             message_id or key or opened.table,
-            f"Type the {'message id' if message_id else 'order key' if key else 'name of the table'} to confirm",
+            f"Type the {'message id' if message_id else 'sharding key' if key else 'name of the table'} to confirm",
         )
     _change(opened, which, "skipped", lambda after: opened.run(opened.operations.skip, which, operator, reason, after))
 
 
 def _which(message_id: str, key: str, every: bool) -> "Which":
     if (bool(message_id), bool(key), every).count(True) != 1:
-        _fail("name one message (MESSAGE_ID), or an order key (--key), or --all", ExitStatus.USAGE)
+        _fail("name one message (MESSAGE_ID), or a --sharding-key, or --all", ExitStatus.USAGE)
     from halfmq.sql.alchemy.outbox_operations import Which
 
     return Which(message_id, key)
@@ -227,10 +232,13 @@ def _change(opened: _Opened, which: "Which", done: str, page: "Callable[[int], C
     for message_id, why in list(refused.items())[:_SHOWN_MAX]:
         output.note(f"{message_id}: {why}")
     if not changed and not refused and (which.message_id or which.order_key):
-        what = f"no message {which.message_id}" if which.message_id else f"nothing that stops key {which.order_key}"
+        what = f"no message {which.message_id}" if which.message_id else f"nothing that stops {which.order_key!r}"
         _fail(f"there is {what} in {opened.name}", ExitStatus.NOT_FOUND)
-    output.say(
-        f"{changed} messages of {opened.name} are {done}{f', {len(refused)} were left alone' if refused else ''}"
-    )
+    left = f"; {_messages(len(refused))} left alone" if refused else ""
+    output.say(f"{done}: {_messages(changed)} of {opened.name}{left}")
     if refused:
         raise typer.Exit(ExitStatus.REFUSED)
+
+
+def _messages(number: int) -> str:
+    return f"{number} message{'' if number == 1 else 's'}"

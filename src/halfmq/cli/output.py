@@ -5,6 +5,7 @@
 
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 import typer
 
@@ -28,11 +29,14 @@ def document(json: bytes) -> None:
     sys.stdout.buffer.write(printable_json(json) + b"\n")
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows on standard output, in columns."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], below: Iterable[str] | None = None) -> None:
+    """Print rows on standard output, in columns. ``below``: for each row, a line under it; empty: none."""
     lines = [[printable(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    say(*["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines])
+    for line, text in zip(lines, ("", *(repeat("", len(lines) - 1) if below is None else below)), strict=True):
+        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        if text:
+            say(f"    {text}")
 
 
 def prompt(text: str) -> str:

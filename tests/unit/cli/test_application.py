@@ -33,7 +33,7 @@ def test_an_application_in_the_current_directory_is_found(tmp_path: Path, monkey
         ("no_such_shop:app", ExitStatus.USAGE, "there is no module no_such_shop, neither in"),
         ("shop.main:app", ExitStatus.USAGE, "there is no module shop.main"),
         ("shop:ap", ExitStatus.USAGE, "module shop has no 'ap'"),
-        ("shop:metadata", ExitStatus.USAGE, "shop:metadata is a MetaData, not a halfmq.App"),
+        ("shop:metadata", ExitStatus.USAGE, "shop:metadata is not a halfmq.App, but of type MetaData"),
         (
             "needs:app",
             ExitStatus.FAILED,
