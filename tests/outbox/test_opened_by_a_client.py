@@ -142,7 +142,9 @@ async def test_a_relay_of_an_app_that_cannot_work_is_said(shop: Shop, caplog: py
         app.relay(shop.outbox)
     with pytest.raises(UsageError, match="not an outbox"):
         app.relay(object(), sessions=shop.sessions)
-    app.relay(Outbox(MetaData(), "mq_absent"), sessions=shop.sessions)
+    app.relay(absent := Outbox(MetaData(), "mq_absent"), sessions=shop.sessions)
+    with pytest.raises(UsageError, match="has a relay already"):
+        app.relay(absent, sessions=shop.sessions)
     async with app.run(relay=True):
         await until(lambda: "a relay has ended" in caplog.text, "it is said")
     app.relay(shop.outbox, sessions=shop.sessions, nonsense=1)
@@ -151,9 +153,10 @@ async def test_a_relay_of_an_app_that_cannot_work_is_said(shop: Shop, caplog: py
 
 
 async def test_the_relay_says_once_that_its_target_is_away_and_that_it_is_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "halfmq.relay")
+    monkeypatch.setattr("halfmq.relay.relay._SAY_AGAIN_S", 0.2)
     async with serving(tmp_path / "broker") as running:
         ports = running.ports
         shop = Shop(tmp_path / "shop.db", f"rocketmq://127.0.0.1:{ports.names}")
@@ -166,13 +169,15 @@ async def test_the_relay_says_once_that_its_target_is_away_and_that_it_is_back(
     for number in range(8):
         shop.send(str(number))
     gone = "the rows are gone although the broker is away"
-    await until(lambda: "waits: " in caplog.text, "it is said", unless=lambda: not shop.left() and gone)
+    await until(lambda: "waits, and tries again: " in caplog.text, "it is said", unless=lambda: not shop.left() and gone)
+    await until(lambda: "has been waiting for " in caplog.text, "and that it still is")
     async with serving(tmp_path / "broker", port=ports.broker, name_port=ports.names):
         await until(lambda: relay.confirmed == 9, "everything is published")
         await until(lambda: "goes on" in caplog.text, "it is said that the broker is back")
         stop.set()
         await soon(task)
     said = [record.getMessage() for record in caplog.records if record.name == "halfmq.relay"]
-    assert sum("waits: " in line for line in said) == 1, "for all workers together"
+    assert sum("waits, " in line for line in said) == 1, "for all workers together"
     assert sum("goes on" in line for line in said) == 1
+    assert not [line for line in said if "was left by" in line], "the attempts to publish a batch again"
     shop.engine.dispose()

@@ -36,7 +36,7 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
     },
     "halfmq relay": {
         ExitStatus.SUCCESS: "stopped by SIGTERM or SIGINT; with `--once`: everything that was due is published",
-        ExitStatus.FAILED: "it could not start, or had to stop; the last line says why",
+        ExitStatus.FAILED: "it could not start, or had to stop, with `--once` also by a signal; the last line says why",
         ExitStatus.USAGE: "usage error: no such module or application, or one without relays",
         ExitStatus.REFUSED: "`--once` published what the target takes; messages that it rejects are set aside",
     },
@@ -44,7 +44,7 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "any other failure",
         ExitStatus.USAGE: "usage error: no such application, a missing name or confirmation",
-        ExitStatus.NOT_FOUND: "no such message, or nothing stops this order key",
+        ExitStatus.NOT_FOUND: "no such message, or nothing stops this sharding key",
         ExitStatus.REFUSED: "rejected: the message has another state, or is being published",
     },
     "halfmq db": {

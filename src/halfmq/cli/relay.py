@@ -95,8 +95,9 @@ async def _run(relays: Sequence[BoundRelay], *, once: bool) -> ExitStatus:
             waiting.add(drained)
         # A relay ends by itself only with an error, and then the others have to stop.
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        status = ExitStatus.SUCCESS
-        if once and not stop.is_set() and not any(task.done() for task in working):
+        is_cut = once and stop.is_set()
+        status = ExitStatus.FAILED if is_cut else ExitStatus.SUCCESS
+        if once and not is_cut and not any(task.done() for task in working):
             status = ExitStatus.SUCCESS if all(task.result() for task in draining) else ExitStatus.REFUSED
             for one in relays:
                 with suppress(DatabaseAway):
@@ -108,7 +109,10 @@ async def _run(relays: Sequence[BoundRelay], *, once: bool) -> ExitStatus:
         for task in (*beside, *draining):
             task.cancel()
         await asyncio.gather(*working, *beside, *draining, return_exceptions=True)
-    log.info("stopped: %d published", sum(one.confirmed for one in relays))
+    log.info(
+        "stopped%s: %d published",
+        " before everything was published" if is_cut else "", sum(one.confirmed for one in relays),
+    )  # fmt: skip
     return status
 
 
@@ -128,8 +132,7 @@ async def _drained(one: BoundRelay) -> bool:
 
 
 async def _report(one: BoundRelay, every_s: float) -> None:
-    """Say what was published, and what waits, for as long as the relay works."""
-    await one.opened()
+    """Say what was published, and what waits, for as long as the relay works or waits for its target."""
     before = 0
     while True:
         await asyncio.sleep(every_s)

@@ -284,12 +284,14 @@ class App:
         all. ``sessions`` defaults to the app's. ``to``, ``options``: as for ``AsyncClient.relay``.
 
         Raises:
-            UsageError: not an outbox, or no sessions.
+            UsageError: not an outbox, one that has a relay already, or no sessions.
         """
         check_outbox(outbox)
         sessions = self._sessions if sessions is None else sessions
         if sessions is None:
             raise UsageError("the relay has no sessions", hint="App(..., sessions=sessionmaker(engine))")
+        if any(spec.outbox is outbox for spec in self._relays):
+            raise UsageError("the outbox has a relay already", hint="for more of the same run `halfmq relay` again")
         self._relays.append(RelaySpec(outbox, sessions, to, options))
 
     def relays(self, **options: Any) -> list[BoundRelay]:

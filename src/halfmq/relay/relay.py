@@ -7,6 +7,7 @@ lanes ends.
 
 import asyncio
 import math
+import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -14,6 +15,7 @@ from typing import Final
 
 from halfmq.client.log import logger
 from halfmq.errors import ConnectError
+from halfmq.model.durations import span
 from halfmq.relay.publisher import Published, Publisher
 from halfmq.relay.rows import DatabaseAway, Figures, LeaseLost, OutboxRows, Work
 
@@ -28,7 +30,8 @@ PAUSE_MAX_S: Final = 10.0
 
 #: How long a worker holds a lane, seconds.
 _SLICE_S: Final = 1.0
-#: How often the log says that target or database is away, seconds.
+#: How soon, and then how often, the log says that target or database is still away, seconds; in between it doubles.
+_SAY_AGAIN_S: Final = 10.0
 _SAY_S: Final = 60.0
 
 log = logger("halfmq.relay")
@@ -216,8 +219,14 @@ class Relay:
         try:
             if not work.is_unfinished:
                 return await self._publisher.publish(batch)
-            log.info("batch %s of %d messages was left unfinished", batch.id, len(batch.messages))
-            return await self._publisher.recover(batch)
+            published = await self._publisher.recover(batch)
+            # While the target is away a batch is left, and taken over, again and again, also by the same relay.
+            log.log(
+                logging.INFO if published.confirmed else logging.DEBUG,
+                "batch %s of %d messages was left by an earlier attempt; %d are known to be published",
+                batch.id, len(batch.messages), len(published.confirmed),
+            )  # fmt: skip
+            return published
         except ConnectError as error:
             return Published(frozenset(), unavailable=str(error))
 
@@ -233,8 +242,7 @@ class _Notices:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._say_at_s = 0.0
-        self._back_at_s = 0.0
+        self._since_s = self._say_at_s = self._back_at_s = 0.0
         #: Why it is away.
         self._error: BaseException | None = None
 
@@ -242,11 +250,15 @@ class _Notices:
         """``began_s``: when the attempt began that failed so."""
         if began_s < self._back_at_s:
             return  # another worker has had an answer since
-        self._error = error
         now_s = asyncio.get_running_loop().time()
-        if now_s >= self._say_at_s:
-            self._say_at_s = now_s + _SAY_S
-            log.warning("%s waits: %s", self._name, error)
+        if self._error is None:
+            self._since_s, self._say_at_s = now_s, now_s + _SAY_AGAIN_S
+            log.warning("%s waits, and tries again: %s", self._name, error)
+        elif now_s >= self._say_at_s:
+            waited_s = now_s - self._since_s
+            self._say_at_s = now_s + min(waited_s, _SAY_S)
+            log.warning("%s has been waiting for %s: %s", self._name, span(round(waited_s * 1000)), error)
+        self._error = error
 
     def database_answers(self) -> None:
         if isinstance(self._error, DatabaseAway):
@@ -255,7 +267,6 @@ class _Notices:
     def back(self) -> None:
         if self._error is not None:
             self._error = None
-            self._say_at_s = 0.0
             self._back_at_s = asyncio.get_running_loop().time()
             log.warning("%s goes on", self._name)  # as visible as what it ends
 

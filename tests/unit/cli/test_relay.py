@@ -114,9 +114,10 @@ def test_it_waits_for_a_target_that_is_away_and_can_be_stopped(tmp_path: Path, m
     log = tmp_path / "relay.log"
     with log.open("wb") as output:
         process = subprocess.Popen(command("shop:app", "--once"), stderr=output)
-    wait_until(lambda: "waits: no connection" in log.read_text(), unless=process.poll)
+    wait_until(lambda: "waits, and tries again: no connection" in log.read_text(), unless=process.poll)
     process.terminate()
-    assert process.wait(PATIENCE_S) == ExitStatus.SUCCESS
+    assert process.wait(PATIENCE_S) == ExitStatus.FAILED, "a script must not take it for published"
+    assert "stopped before everything was published: 0 published" in log.read_text().splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +125,8 @@ def test_it_waits_for_a_target_that_is_away_and_can_be_stopped(tmp_path: Path, m
     [
         ("shop:without", ExitStatus.USAGE, "has registered no relay: call app.relay(outbox)"),
         ("shop:wrong", ExitStatus.USAGE, "nonsense"),
-        ("shop:markers", ExitStatus.USAGE, "is a MarkerTable"),
-        ("shop:app", ExitStatus.FAILED, "there is no table mq_outbox in mq_outbox in sqlite"),
+        ("shop:markers", ExitStatus.USAGE, "shop:markers is not a halfmq.App, but of type MarkerTable"),
+        ("shop:app", ExitStatus.FAILED, "there is no table mq_outbox in sqlite:///"),
     ],
 )
 @pytest.mark.parametrize("options", [(), ("--once",)], ids=["for ever", "once"])
