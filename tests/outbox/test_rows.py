@@ -465,6 +465,8 @@ async def test_a_lost_connection_is_opened_again_to_listen(shelf: Shelf) -> None
 
 @pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
 def test_topics_of_other_targets(shelf: Shelf) -> None:
+    with pytest.raises(InvalidName, match="any_topic=True"):
+        shelf.outbox.send(Session(), "orders.created", {})
     free = Outbox(MetaData(), any_topic=True)
     with Session(shelf.engine) as session, session.begin():
         free.send(session, "orders.created:ü", "1")

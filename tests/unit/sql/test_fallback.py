@@ -1,6 +1,7 @@
 """Blocks with an outbox, on every driver and face: what the broker does not take is in the outbox, once, and never visible as well."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,14 @@ async def test_what_the_broker_does_not_take_is_in_the_outbox(app: App, error: E
     assert app.markers() == {tx.id: "R"}
     assert await app.check() == {tx.id: Outcome.ROLLBACK}
     assert app.messages() == []
+
+
+async def test_it_is_said_once_that_messages_wait_for_a_relay(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    app.broker.on_prepare = raising(ConnectError("nobody answers"))
+    for order_id in range(3):
+        await app.run(lambda session, tx, order_id=order_id: place(app, session, tx, order_id), outbox=app.outbox)
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert said == ["1 transactions went to the outbox mq_outbox, and wait for a relay to publish them: nobody answers"]
 
 
 async def test_with_a_broker_that_answers_the_outbox_stays_empty(app: App) -> None:

@@ -10,11 +10,12 @@ from sqlalchemy import Connection, Engine, MetaData, Table, event, insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
 
+from halfmq.broker.log_throttle import LogThrottle
 from halfmq.client import forks
 from halfmq.client.arguments import checked_count, checked_seconds
-from halfmq.client.outgoing import OutgoingMessage, compose
+from halfmq.client.outgoing import OutgoingMessage, checked_topic, compose
 from halfmq.client.unique_ids import UniqueIds
-from halfmq.errors import UnsupportedCombination, UsageError
+from halfmq.errors import InvalidName, UnsupportedCombination, UsageError
 from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.publisher import Publisher
 from halfmq.relay.relay import WORKERS, Relay
@@ -30,6 +31,8 @@ from halfmq.sql.alchemy.transaction_guard import refuse_autocommit
 from halfmq.sql.rules.marker import WhichUndecided
 from halfmq.sql.rules.outbox import ATTEMPTS_MAX, Delivery, Outcome, checked_any_topic, checked_order_key, lane_of
 
+#: How often the log says so, seconds.
+_SAY_S: Final = 60.0
 #: Stands for a topic whose name follows other rules than RocketMQ's while its message is composed.
 ANY_TOPIC: Final = "any"
 _SEND: Final = "outbox.send"
@@ -69,6 +72,8 @@ class Outbox(Declared):
         event.listen(
             self._row_class, "before_insert", lambda _mapper, connection, _row: refuse_autocommit(connection, _SEND)
         )
+        #: How often transactions went to it because the broker did not take their half messages.
+        self.fallbacks = LogThrottle(time.monotonic, rest_s=_SAY_S)
         #: For people: see ``halfmq outbox``.
         self.operations = OutboxOperations(self._tables)
         declare(metadata, self)
@@ -135,7 +140,7 @@ class Outbox(Declared):
                 is in autocommit, so that there is no transaction.
         """
         message = compose(
-            ANY_TOPIC if self._any_topic else topic,
+            ANY_TOPIC if self._any_topic else _rocketmq_topic(topic),
             body,
             tag=tag,
             key=key,
@@ -285,6 +290,16 @@ class Outbox(Declared):
         elif broker:
             raise UsageError("broker= is for the client's own broker", hint="leave it out with to=")
         return self.relay(sessions, to, **options)
+
+
+def _rocketmq_topic(topic: str) -> str:
+    try:
+        return checked_topic(topic)
+    except InvalidName as error:
+        raise InvalidName(
+            f"topic {topic!r} is not a valid name",
+            hint=f"{error.hint}; for others, of RabbitMQ or Kafka: Outbox(metadata, any_topic=True)",
+        ) from None
 
 
 def row_of(message: OutgoingMessage, *, tx_id: str, hold: bool = False) -> dict[str, Any]:

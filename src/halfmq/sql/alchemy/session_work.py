@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from halfmq.client.log import logger
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.receipts import TransactionReceipt
-from halfmq.errors import UnsupportedCombination, UsageError
+from halfmq.errors import HalfmqError, UnsupportedCombination, UsageError
 from halfmq.model import properties as names
 from halfmq.sql.alchemy.errors import commit_failure
 from halfmq.sql.alchemy.marker_rows import MarkerRows
@@ -207,7 +207,7 @@ class SessionWork:
         """Whether there is an outbox."""
         return self._outbox is not None
 
-    def fall_back(self) -> TransactionReceipt:
+    def fall_back(self, why: HalfmqError) -> TransactionReceipt:
         """After ``ready``, if the broker did not take the messages: write them to the outbox, and roll back whatever the broker has of them
         or still gets, both in the transaction that is about to be committed. Returns the receipt for after the commit.
 
@@ -222,6 +222,13 @@ class SessionWork:
             lambda: markers.is_withdrawn(connection, self._tx_id),
         )
         messages = self._collected.messages()
+        _log.info("%s goes to the outbox: %s", self._tx_id, why)
+        # Under uvicorn, or where nobody configures logging, nothing else says that the broker is away, or that these need a relay.
+        if number := self._outbox.fallbacks.times(None):
+            _log.warning(
+                "%d transactions went to the outbox %s, and wait for a relay to publish them: %s",
+                number, self._outbox.table.fullname, why,
+            )  # fmt: skip
         return in_outbox(self._outbox.write(connection, messages), messages)
 
     def commit(self) -> FailedCommit | None:

@@ -81,9 +81,9 @@ class LocalWork(Protocol):
         """Whether there is an outbox for messages that the broker does not take."""
         ...
 
-    def fall_back(self) -> TransactionReceipt:
-        """After ``ready``: write the messages to the outbox with a transaction id of their own, and the rollback marker of this transaction,
-        in the database transaction of the block. Returns the receipt for after the commit.
+    def fall_back(self, why: HalfmqError) -> TransactionReceipt:
+        """After ``ready``, if the broker did not take the messages: write them to the outbox with a transaction id of their own, and the
+        rollback marker of this transaction, in the database transaction of the block. Returns the receipt for after the commit.
 
         Raises: any exception; the caller must call ``abandon``.
         """
@@ -218,8 +218,7 @@ class _Steps:
             except HalfmqError as error:
                 if not (self._work.may_fall_back and error.retriable):
                     raise
-                _log.info("%s goes to the outbox: %s", self.transaction.id, error)
-                self._fallen_back = await self._on_connection(self._work.fall_back)
+                self._fallen_back = await self._on_connection(partial(self._work.fall_back, error))
                 return None
         except BaseException:
             await self._on_connection(self._work.abandon)
