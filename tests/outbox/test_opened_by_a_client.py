@@ -101,6 +101,12 @@ async def test_what_is_wrong_is_refused(shop: Shop) -> None:
             client.relay(shop.outbox, shop.engine, to=target, broker="broker-a")
         with pytest.raises(UsageError, match="not an outbox"):
             client.relay(object(), shop.engine, to=target)
+        for wrong in ({"workers": 0}, {"attempts": 0}, {"lease": 0}, {"poll": 0}, {"lease": "10s"}, {"attempts": "3"}):
+            with pytest.raises(UsageError, match=next(iter(wrong))):
+                client.relay(shop.outbox, shop.engine, to=target, **wrong)
+        with pytest.raises(UsageError, match="a target is a publisher, not str") as refused:
+            client.relay(shop.outbox, shop.engine, to="amqp://guest:secret@127.0.0.1/")
+        assert "secret" not in str(refused.value)
         with pytest.raises(UsageError, match="an Engine"):
             client.relay(shop.outbox, sessionmaker(), to=target)
         with pytest.raises(UsageError, match="halfmq db init"):

@@ -61,6 +61,8 @@ def relay(
     lines = LogOutput(sys.__stderr__.fileno() if sys.__stderr__ is not None else os.open(os.devnull, os.O_WRONLY))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, handlers=[lines])
     logger("halfmq").setLevel(logging.DEBUG if verbose else logging.INFO)
+    if not verbose:
+        logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # each attempt to connect, which ours says now and then
     try:
         found = load_app(_COMMANDS, target)
         try:

@@ -129,6 +129,8 @@ class KafkaPublisher:
     ) -> None:
         if fixed := _RESERVED & settings.keys():
             raise UsageError(f"{', '.join(sorted(fixed))} cannot be set", hint="order and duplicates depend on it")
+        if not isinstance(servers, str):
+            raise UsageError(f"servers={servers!r} is not a str", hint="host:port,host:port")
         self._servers = servers
         self._messages_max = messages_max
         self._timeout_s = timeout_s

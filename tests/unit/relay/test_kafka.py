@@ -81,6 +81,8 @@ async def test_what_can_never_work_is_said_at_once(kafka: Kafka) -> None:
     for name in ("acks", "enable.idempotence", "message.timeout.ms", "transactional.id"):
         with pytest.raises(UsageError, match=name):
             kafka.publisher(**{name: "1"})
+    with pytest.raises(UsageError, match="servers="):
+        KafkaPublisher(["127.0.0.1:1"])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"no\.such\.setting"):
         await kafka.publisher(**{"no.such.setting": "1"}).open()
     assert kafka.publisher().name == f"kafka {kafka.broker.address}"

@@ -254,8 +254,13 @@ class Outbox(Declared):
         for new rows, seconds; by default 0.05, or 1 where the database tells of them (PostgreSQL).
 
         Raises:
-            UsageError: ``sessions`` has no engine, or an option is not what it must be.
+            UsageError: ``sessions`` has no engine, or another argument is wrong.
         """
+        if any(not hasattr(publisher, name) for name in ("messages_max", "open", "publish", "recover")):
+            # Not shown: it may be a URL with a password.
+            raise UsageError(
+                f"a target is a publisher, not {type(publisher).__name__}", hint="such as RabbitMqPublisher(url)"
+            )
         rows = EngineRows(
             self._tables,
             engine_of(sessions, self.table),

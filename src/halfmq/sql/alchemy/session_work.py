@@ -226,8 +226,9 @@ class SessionWork:
         # Under uvicorn, or where nobody configures logging, nothing else says that the broker is away, or that these need a relay.
         if number := self._outbox.fallbacks.times(None):
             _log.warning(
-                "%d transactions went to the outbox %s, and wait for a relay to publish them: %s",
-                number, self._outbox.table.fullname, why,
+                "the broker does not take messages, so they go to the outbox %s, and need a relay: %s "
+                "(transactions since this was last said: %d)",
+                self._outbox.table.fullname, str(why).removesuffix(f" ({why.hint})"), number,
             )  # fmt: skip
         return in_outbox(self._outbox.write(connection, messages), messages)
 
