@@ -18,7 +18,7 @@ from tests.support.ports import HOST, free_port
 from tests.support.servers import running
 from tests.support.waiting import wait_until
 
-_MISSING = "no RabbitMQ server here: apt-get install rabbitmq-server"
+_MISSING = "no RabbitMQ server here: apt-get install rabbitmq-server openssl"
 #: The program behind the wrapper in /usr/sbin, which as root would switch to the user of the installed service.
 _SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _CONTROL = _SERVER.with_name("rabbitmqctl")
@@ -36,6 +36,9 @@ class RabbitMqServer:
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="hmq-rabbit-", dir="/tmp"))
         self.port = free_port()
+        self.tls_port = free_port()
+        #: That of its own certificate.
+        self.ca = self.directory / "certificate.pem"
         self._epmd_port = free_port()
         self._dist_port = free_port()
         self._epmd: subprocess.Popen[bytes] | None = None
@@ -51,9 +54,15 @@ class RabbitMqServer:
     def start(self) -> None:
         """Raises FileNotFoundError: no programs."""
         epmd = shutil.which("epmd")
-        if not _SERVER.exists() or epmd is None:
+        openssl = shutil.which("openssl")
+        if not _SERVER.exists() or epmd is None or openssl is None:
             raise FileNotFoundError(_MISSING)
         self._write_settings()
+        subprocess.run(
+            [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "9",
+             "-subj", "/CN=localhost", "-addext", f"subjectAltName=IP:{HOST}", "-keyout", self._key, "-out", self.ca],
+            check=True, capture_output=True,
+        )  # fmt: skip
         # Erlang's port mapper: the server would start one that outlives it.
         self._epmd = subprocess.Popen(
             [epmd], env=self._environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -101,6 +110,10 @@ class RabbitMqServer:
             self._epmd.kill()
             self._epmd.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def _key(self) -> Path:
+        return self.directory / "key.pem"
 
     @property
     def _log(self) -> Path:
@@ -151,6 +164,8 @@ class RabbitMqServer:
         (self.directory / "rabbitmq.conf").write_text(
             f"load_definitions = {self.directory / 'definitions.json'}\n"
             f"max_message_size = {MESSAGE_BYTES_MAX}\n"
+            f"listeners.ssl.1 = {HOST}:{self.tls_port}\nssl_options.verify = verify_none\n"
+            f"ssl_options.certfile = {self.ca}\nssl_options.keyfile = {self._key}\n"
             "loopback_users = none\nlog.file.level = warning\nlog.console = false\n"
         )
 

@@ -148,8 +148,11 @@ async def _say(one: BoundRelay, before: int) -> int:
     """``before``: messages that were published by the last time. Returns how many are by now."""
     figures, confirmed = await one.figures(), one.confirmed
     oldest = "-" if figures.oldest_s is None else span(round(figures.oldest_s * 1000))
-    log.info(
-        "%s: %d published, %d waiting, oldest %s, %d set aside",
-        one.name, confirmed - before, figures.waiting, oldest, figures.rows.get(Delivery.SET_ASIDE, 0),
+    set_aside = figures.rows.get(Delivery.SET_ASIDE, 0)
+    log.log(
+        logging.WARNING if set_aside else logging.INFO,
+        "%s: %d published, %d waiting, oldest %s, %d set aside%s",
+        one.name, confirmed - before, figures.waiting, oldest, set_aside,
+        " (`halfmq outbox list` says why)" if set_aside else "",
     )  # fmt: skip
     return confirmed

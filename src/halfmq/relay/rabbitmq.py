@@ -20,6 +20,7 @@ Every message is ``mandatory``: one that no queue takes is refused. So is one th
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar, cast
@@ -152,6 +153,13 @@ class RabbitMqPublisher:
                 return ConnectError(
                     f"{self.name} refuses the virtual host", hint="does it exist, may the user use it, is it full?"
                 )
+            case _ if isinstance(error.__cause__ or error, ssl.SSLError):
+                hint = (
+                    "of a certificate of your own name its CA: amqps://...?cafile=FILE; RabbitMQ's port for TLS is 5671"
+                )
+                return ConnectError(f"no TLS with {self.name}: {_text(error)}", hint=hint)
+            case FileNotFoundError() | PermissionError():
+                return UsageError(f"{self.name}: cafile, certfile or keyfile of its URL: {error.strerror}")
             case TimeoutError():
                 return ConnectError(
                     f"{self.name} did not answer within {self._connect_timeout_s:g} s", hint="is it a RabbitMQ server?"
@@ -368,5 +376,11 @@ class _Link:
 
 
 def _text(error: BaseException) -> str:
-    text = str(error) if isinstance(error, amqp.DeliveryError) else " ".join(str(one) for one in error.args if one)
-    return text or type(error).__name__
+    frame = error.frame if isinstance(error, amqp.DeliveryError) else None
+    match frame:
+        case aiormq.spec.Basic.Return():
+            where = f"exchange {frame.exchange!r}" if frame.exchange else "the default exchange"
+            return f"no queue gets messages of {where} with routing key {frame.routing_key!r} ({frame.reply_text})"
+        case aiormq.spec.Basic.Nack():
+            return "a queue did not take it, which may be full (Basic.Nack)"
+    return " ".join(str(one) for one in error.args if one) or type(error).__name__

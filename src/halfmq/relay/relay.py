@@ -189,8 +189,12 @@ class Relay:
             following = await self._rows.finish(work, published, goes_on=goes_on)
             self.confirmed += len(published.confirmed)
             self.refused += len(published.refused)
-            for seq, reason in published.refused.items():
-                log.warning("row %d of %s was refused by %s: %s", seq, self._rows.name, self._publisher.name, reason)
+            for message in work.batch.messages:
+                if reason := published.refused.get(message.seq):
+                    log.warning(
+                        "%s refuses message %s of topic %s: %s",
+                        self._publisher.name, message.message_id, message.topic, reason,
+                    )  # fmt: skip
             if published.unavailable:
                 raise ConnectError(published.unavailable)
 

@@ -22,7 +22,9 @@ async def test_a_message_that_no_queue_takes_is_refused_with_the_reason(rabbit: 
     publisher = rabbit.publisher()
     result = await publisher.publish(batch(rows))
     await publisher.close()
-    assert "NO_ROUTE" in result.refused.pop(rows[1].seq)  # type: ignore[attr-defined]
+    assert result.refused.pop(rows[1].seq) == (  # type: ignore[attr-defined]
+        f"no queue gets messages of the default exchange with routing key {nowhere!r} (NO_ROUTE)"
+    )
     assert (result.confirmed, result.refused) == ({rows[0].seq, rows[3].seq}, {})
     assert [one.body for one in await rabbit.read(topic)] == [b"1", b"4"]
 
@@ -134,6 +136,26 @@ async def test_what_can_never_work_is_said_at_once(rabbit: Rabbit) -> None:
         with pytest.raises(UsageError) as bad:
             RabbitMqPublisher(url)
         assert "hunter2" not in str(bad.value)
+
+
+async def test_over_tls_into_a_quorum_queue(rabbit: Rabbit) -> None:
+    topic, server = fresh_name(), rabbit.server
+    connection = await soon(aio_pika.connect(server.url))
+    channel = await soon(connection.channel())
+    await soon(channel.declare_queue(topic, durable=True, arguments={"x-queue-type": "quorum"}))
+    await soon(connection.close())
+    url = f"amqps://guest:guest@127.0.0.1:{server.tls_port}/"
+    rows = [row(topic, b"%d" % number, "a") for number in range(20)]
+    publisher = RabbitMqPublisher(f"{url}?cafile={server.ca}")
+    assert (await publisher.publish(batch(rows))).confirmed == {one.seq for one in rows}
+    await publisher.close()
+    assert [one.body for one in await rabbit.read(topic)] == [one.body for one in rows]
+    with pytest.raises(ConnectError, match=r"no TLS with .*certificate verify failed.*cafile="):
+        await RabbitMqPublisher(url).open()
+    with pytest.raises(ConnectError, match="no TLS with "):
+        await RabbitMqPublisher(f"amqps://guest:guest@127.0.0.1:{server.port}/?cafile={server.ca}").open()
+    with pytest.raises(UsageError, match=r"cafile, .* of its URL: No such file"):
+        await RabbitMqPublisher(f"{url}?cafile={server.ca}.absent").open()
 
 
 async def test_an_exchange_that_vanishes_pauses_the_relay_and_refuses_nothing(rabbit: Rabbit) -> None:
