@@ -62,7 +62,7 @@ def relay(
     logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, handlers=[lines])
     logger("halfmq").setLevel(logging.DEBUG if verbose else logging.INFO)
     if not verbose:
-        logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # each attempt to connect, which ours says now and then
+        logger("aiormq").setLevel(logging.CRITICAL)  # each attempt to connect, which ours says now and then
     try:
         found = load_app(_COMMANDS, target)
         try:
