@@ -48,9 +48,10 @@ def bill() -> None:
     consumer = Consumer({"bootstrap.servers": SERVERS, "enable.auto.commit": False, **group})
     consumer.subscribe([TOPIC])
     while not agree():
-        record = consumer.poll(timeout=1)
-        if record is None or record.error():
-            continue  # there is nothing, or no such topic yet
+        if (record := consumer.poll(timeout=30)) is None:
+            raise SystemExit("no message for 30 seconds, and some orders have no invoice")
+        if record.error():
+            continue  # there is no such topic yet
         received = SimpleNamespace(message_id=dict(record.headers())["message-id"].decode())
         order_id = json.loads(record.value())["id"]
         with Session(billing) as session, inbox.once(session, received, group="billing") as first:

@@ -341,7 +341,8 @@ class _Running:
         try:
             self._producer = Producer({**settings, "error_cb": self._take_error, "logger": _DebugLog()})
         except (KafkaException, TypeError, ValueError) as error:
-            raise UsageError(f"Kafka's producer does not take these settings: {error}") from error
+            why = error.args[0].str() if isinstance(error, KafkaException) else error
+            raise UsageError(f"Kafka's producer does not take these settings: {why}") from error
 
     def start(self, connect_timeout_s: float) -> None:
         """Afterwards await ``answered``, and call ``stop`` in any case."""
@@ -436,7 +437,7 @@ class _Running:
                 self._tell(self.answered, NotAuthorized(f"Kafka refuses the connection: {_text(self._last_error)}"))
                 return
         why = f"no Kafka broker answered within {timeout_s:g} s{self.because()}"
-        self._tell(self.answered, ConnectError(why, hint="is the server running?"))
+        self._tell(self.answered, ConnectError(why, hint="is the server running, with this security.protocol?"))
 
     def _tell(self, future: "asyncio.Future[None]", error: HalfmqError | None = None) -> None:
         def settle() -> None:
