@@ -13,7 +13,8 @@ from tests.unit.sql.memory_broker import Asked
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
 from halfmq.sql import MarkerTable
-from halfmq.sql.alchemy.checks import MarkerChecks, _place
+from halfmq.sql.alchemy.checks import MarkerChecks
+from halfmq.sql.alchemy.errors import place
 
 __all__ = ["app"]
 
@@ -53,7 +54,7 @@ def test_database_that_is_not_meant_is_logged_once_a_minute_and_without_its_pass
     assert [line.split()[1] for line in lines] == ["t0", "other", "t3"]
     assert str(shop.engine.url.database) in lines[0]
     with_password = "postgresql://ada:secret@db.example:5433/shop?sslpassword=secret"
-    assert _place(make_url(with_password)) == "postgresql://db.example:5433/shop"
+    assert place(make_url(with_password)) == "postgresql://db.example:5433/shop"
 
 
 def test_what_is_no_sessionmaker_is_refused(shop: Shop) -> None:
