@@ -1,6 +1,8 @@
 """What a relay does in the database: on each database and driver."""
 
 import asyncio
+import itertools
+import logging
 import time
 from functools import partial
 
@@ -448,7 +450,11 @@ async def test_an_outbox_without_notifications(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("shelf", [on(driver) for driver in DRIVERS if driver.database == "postgresql"], indirect=True)
-async def test_a_lost_connection_is_opened_again_to_listen(shelf: Shelf) -> None:
+async def test_a_lost_connection_is_opened_again_to_listen(
+    shelf: Shelf, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("halfmq.sql.alchemy.notifications._AGAIN_S", 0.1)
+    caplog.set_level(logging.INFO, "halfmq.relay")
     rows = await shelf.rows()
     woken = asyncio.Event()
     async with rows.listening(woken.set):
@@ -461,6 +467,11 @@ async def test_a_lost_connection_is_opened_again_to_listen(shelf: Shelf) -> None
         woken.clear()
         shelf.send("k")
         await soon(woken.wait())
+        with shelf.engine.begin() as connection:
+            connection.execute(text(mine))
+        woken.clear()
+        await soon(woken.wait())
+        assert caplog.text.count("LISTEN ") == 1, "it is said once a minute"
 
 
 @pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -10,12 +11,16 @@ from typing import Any, Final
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from halfmq.broker.log_throttle import LogThrottle
 from halfmq.client.log import logger
+from halfmq.sql.alchemy.errors import reason
 
 log = logger("halfmq.relay")
 
 #: How long a lost connection is not opened again, seconds. Meanwhile the relay polls.
 _AGAIN_S: Final = 1.0
+#: How often the log says so, seconds.
+_SAY_S: Final = 60.0
 #: How long a thread waits for a notification before it looks whether it is to end, seconds.
 _LOOK_S: Final = 0.2
 
@@ -55,6 +60,7 @@ def _quoted(channel: str) -> str:
 
 
 def _listen(engine: Engine, channel: str, wake: Callable[[], None], ends: threading.Event) -> None:
+    said = LogThrottle(time.monotonic, rest_s=_SAY_S)
     while not ends.is_set():
         try:
             pooled = engine.raw_connection()
@@ -70,11 +76,13 @@ def _listen(engine: Engine, channel: str, wake: Callable[[], None], ends: thread
             finally:
                 driver.close()
         except Exception as error:  # noqa: BLE001 - whichever driver's
-            log.info("LISTEN %s failed, and is tried again: %s", channel, error)
+            if said.is_due(channel):
+                log.info("LISTEN %s failed, and is tried again: %s", channel, reason(error))
             ends.wait(_AGAIN_S)
 
 
 async def _listen_async(engine: AsyncEngine, channel: str, wake: Callable[[], None]) -> None:
+    said = LogThrottle(time.monotonic, rest_s=_SAY_S)
     while True:
         try:
             async with engine.connect() as connection:
@@ -86,7 +94,8 @@ async def _listen_async(engine: AsyncEngine, channel: str, wake: Callable[[], No
                 finally:
                     await driver.close()
         except Exception as error:  # noqa: BLE001 - whichever driver's
-            log.info("LISTEN %s failed, and is tried again: %s", channel, error)
+            if said.is_due(channel):
+                log.info("LISTEN %s failed, and is tried again: %s", channel, reason(error))
             await asyncio.sleep(_AGAIN_S)
 
 
