@@ -175,7 +175,9 @@ async def test_the_relay_says_once_that_its_target_is_away_and_that_it_is_back(
     for number in range(8):
         shop.send(str(number))
     gone = "the rows are gone although the broker is away"
-    await until(lambda: "waits, and tries again: " in caplog.text, "it is said", unless=lambda: not shop.left() and gone)
+    await until(
+        lambda: "waits, and tries again: " in caplog.text, "it is said", unless=lambda: not shop.left() and gone
+    )
     await until(lambda: "has been waiting for " in caplog.text, "and that it still is")
     async with serving(tmp_path / "broker", port=ports.broker, name_port=ports.names):
         await until(lambda: relay.confirmed == 9, "everything is published")
