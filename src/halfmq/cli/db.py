@@ -105,7 +105,7 @@ def _run(database: "Database", function: Callable[..., Any], *arguments: Any) ->
 def sql(
     target: _Target,
     dialect: Annotated[
-        str, typer.Option(metavar="postgresql|sqlite|mysql|mariadb", help="SQLAlchemy's name of the database.")
+        str, typer.Option(help="SQLAlchemy's name of the database: postgresql, sqlite, mysql or mariadb.")
     ],
 ) -> None:
     """Print the statements that create the tables, with the storage parameters that they should have on PostgreSQL.

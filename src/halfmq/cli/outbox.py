@@ -51,7 +51,7 @@ _Table = Annotated[
     str,
     typer.Option(metavar="[SCHEMA.]TABLE", help="Table of the outbox. Default: that of the application, or mq_outbox."),
 ]
-_MessageId = Annotated[str, typer.Argument(metavar="[MESSAGE_ID]", help="One message.")]
+_MessageId = Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="One message.")]
 _Key = Annotated[
     str,
     typer.Option("--sharding-key", help="What stops this sharding key: its message that was refused or set aside."),
@@ -137,7 +137,8 @@ def list_(
     state: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="|".join(_STATES), help="Only this state; may be repeated. Default: set-aside and retrying."
+            metavar="STATE",
+            help=f"Only this state of {', '.join(_STATES)}; may be repeated. Default: set-aside and retrying.",
         ),
     ] = None,
     count: Annotated[int, typer.Option("--max", help="Maximum number of messages.", min=1, max=100_000)] = 100,
