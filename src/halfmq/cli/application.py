@@ -44,7 +44,11 @@ def load(commands: Commands, target: str) -> Any:
 
 
 def _import_failed(commands: Commands, module_name: str, error: Exception) -> NoReturn:
-    output.trace(error)
+    at = error.__traceback__
+    # It begins with the application's own line.
+    while at is not None and at.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("halfmq", "importlib"):
+        at = at.tb_next
+    output.trace(error.with_traceback(at))
     commands.fail(f"importing {module_name} failed: {type(error).__name__}: {error}", ExitStatus.FAILED)
 
 

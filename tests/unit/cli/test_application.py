@@ -56,3 +56,4 @@ def test_what_is_wrong_with_it_is_said(
     found, text = failure(capsys, target)
     assert (found, said in text) == (status, True), text
     assert ("broken.py" in text) == target.startswith("broken"), "with the place where the application failed"
+    assert "importlib" not in text, "and not that of the import"
