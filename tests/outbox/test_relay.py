@@ -180,6 +180,17 @@ async def test_a_refused_message_in_a_batch_of_a_killed_relay_stops_its_key_only
 
 
 @pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+async def test_refusals_of_a_topic_are_said_once_a_minute(
+    shelf: Shelf, broker: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    shelf.send("a", "b", "c", topic=NOBODY_MAY_WRITE)
+    made = await relay(shelf, broker, attempts_max=1)
+    async with made.running():
+        await until(lambda: made.refused == 3, "all are refused")
+    assert caplog.text.count("refuses message") == 1
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
 async def test_a_broker_that_is_away_is_waited_for(shelf: Shelf, tmp_path: Path) -> None:
     async with serving(tmp_path / "broker") as running:
         ports = running.ports

@@ -9,10 +9,12 @@ import asyncio
 import math
 import logging
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
+from halfmq.broker.log_throttle import LogThrottle
 from halfmq.client.log import logger
 from halfmq.errors import ConnectError
 from halfmq.model.durations import span
@@ -55,6 +57,8 @@ class Relay:
         self.name = f"relay of {rows.name} to {publisher.name}"
         self._rng = random.Random()
         self._notices = _Notices(self.name)
+        #: By topic.
+        self._refusals = LogThrottle(time.monotonic, rest_s=_SAY_S)
         #: Since the start: messages that were confirmed, and refusals.
         self.confirmed = 0
         self.refused = 0
@@ -190,10 +194,13 @@ class Relay:
             self.confirmed += len(published.confirmed)
             self.refused += len(published.refused)
             for message in work.batch.messages:
-                if reason := published.refused.get(message.seq):
+                reason = published.refused.get(message.seq)
+                # A queue that is missing would bring as many lines as there are messages, again and again.
+                if reason is not None and (number := self._refusals.times(message.topic)):
                     log.warning(
-                        "%s refuses message %s of topic %s: %s",
+                        "%s refuses message %s of topic %s: %s%s",
                         self._publisher.name, message.message_id, message.topic, reason,
+                        f" (and {number - 1} others since this was last said)" if number > 1 else "",
                     )  # fmt: skip
             if published.unavailable:
                 raise ConnectError(published.unavailable)
