@@ -173,10 +173,11 @@ def test_which_outbox(shop: Any, tmp_path: Path) -> None:
         (("shop:metadata",), "shop:metadata is not a halfmq.App, but of type MetaData"),
         (("nonsense",), "is not MODULE:NAME"),
         (("oracel://host/name",), "not the URL of a database"),
-        ((f"sqlite:///{tmp_path}/shp.db",), f"there is no file {tmp_path}/shp.db"),
     ):
         done = run("status", *wrong)
         assert (done.exit_code, said in done.stderr) == (2, True), done.stderr
+    mistyped = run("status", f"sqlite:///{tmp_path}/shp.db")
+    assert (mistyped.exit_code, f"there is no file {tmp_path}/shp.db" in mistyped.stderr) == (1, True)
     assert not (tmp_path / "shp.db").exists(), "SQLite would have created it"
     (tmp_path / "empty.db").touch()
     empty = run("status", f"sqlite:///{tmp_path}/empty.db")

@@ -57,13 +57,13 @@ class Database:
         ``must_exist``.
 
         Raises:
-            UsageError: it is no such URL, or no such file. MissingDependency: its driver is not installed.
+            UsageError: it is no such URL. MissingDependency: its driver is not installed. DatabaseAway: there is no such file.
         """
         try:
             parsed = make_url(url)
             is_file = parsed.get_backend_name() == "sqlite" and not (parsed.database or "").startswith("file:")
             if must_exist and is_file and not Path(parsed.database or "").exists():
-                raise UsageError(f"there is no file {parsed.database}")
+                raise DatabaseAway(f"there is no file {parsed.database}")
             is_async = parsed.get_dialect().is_async
             return cls(create_async_engine(parsed) if is_async else create_engine(parsed))
         except ModuleNotFoundError as error:
