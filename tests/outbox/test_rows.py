@@ -1,7 +1,6 @@
 """What a relay does in the database: on each database and driver."""
 
 import asyncio
-import itertools
 import logging
 import time
 from functools import partial

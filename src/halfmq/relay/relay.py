@@ -6,8 +6,8 @@ lanes ends.
 """
 
 import asyncio
-import math
 import logging
+import math
 import random
 import time
 from collections.abc import AsyncIterator
