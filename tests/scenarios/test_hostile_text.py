@@ -287,7 +287,7 @@ def hostile_shop(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An application with an outbox, in which names, keys and reasons are hostile. Returns the id of a message that is set aside."""
     shop = shop_module(monkeypatch, home)
     with shop.sessions() as session, session.begin():
-        message_id: str = shop.outbox.send(session, "orders", HOSTILE, sharding_key=HOSTILE)
+        message_id: str = shop.outbox.send(session, "orders", HOSTILE, sharding_key=HOSTILE.replace("\0", ""))
         shop.outbox.send(session, "orders", HOSTILE)
         shop.outbox.fill(session.connection())
     table, lanes = shop.outbox.tables
@@ -326,7 +326,7 @@ def outbox_retry(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def outbox_skip(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hostile_shop(home, monkeypatch)
-    assert_harmless(invoke("outbox", "skip", "shop:app", "--key", f"{HOSTILE}2", *DECIDE)[1])
+    assert_harmless(invoke("outbox", "skip", "shop:app", "--sharding-key", f"{HOSTILE}2", *DECIDE)[1])
     assert_harmless(invoke("outbox", "skip", "shop:app", HOSTILE, *DECIDE)[1], shows=False)
     assert_harmless(invoke("outbox", "skip", "shop:app", "--all", *DECIDE)[1], shows=False)
 
