@@ -25,7 +25,7 @@ EXAMPLES = ROOT / "examples"
 LINES_MAX = 80
 #: Of a run that is not killed: it may wait for the lease of a killed relay, and for a killed consumer to leave its group. Seconds.
 RUN_MAX_S = 120
-KILLS = amount(gate=1, everything=20, variable="HALFMQ_EXAMPLE_KILLS")
+KILLS = amount(gate=1, everything=5, variable="HALFMQ_EXAMPLE_KILLS")
 #: Orders that a run places and does not roll back; of those of the state table the last one is not paid.
 ORDERS = 5
 #: Program -> the fixture of its target; of the others it is a halfmq broker.
