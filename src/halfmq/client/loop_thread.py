@@ -68,25 +68,35 @@ class LoopThread:
         except UsageError:
             work.close()
             raise
-        future: Future[_T] = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            while True:
-                try:
-                    return future.result(_LOOK_S)
-                except TimeoutError:
-                    if future.done():  # its own, or it has just ended
-                        return future.result()
-                    self.refuse_if_ended()
-        except CancelledError:
-            raise UsageError("the client was closed during this call") from None
-        except BaseException:
-            future.cancel()
-            raise
+        return run_on(self.loop, work, self.refuse_if_ended)
 
     def post(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Call ``callback`` on the loop, without waiting for it. Raises UsageError if it could not be called any more."""
         self.refuse_if_ended()
         self.loop.call_soon_threadsafe(callback, *arguments)
+
+
+def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T], refuse_if_ended: Callable[[], None]) -> _T:
+    """Run ``work`` on a loop of another thread and wait for its result. ``refuse_if_ended``: raises UsageError if the loop can answer no
+    call any more. KeyboardInterrupt in the waiting thread cancels ``work``.
+
+    Raises:
+        UsageError: the client was closed meanwhile, or the loop has ended.
+    """
+    future: Future[_T] = asyncio.run_coroutine_threadsafe(work, loop)
+    try:
+        while True:
+            try:
+                return future.result(_LOOK_S)
+            except TimeoutError:
+                if future.done():  # its own, or it has just ended
+                    return future.result()
+                refuse_if_ended()
+    except CancelledError:
+        raise UsageError("the client was closed during this call") from None
+    except BaseException:
+        future.cancel()
+        raise
 
 
 def _refuse_at_exit() -> None:
