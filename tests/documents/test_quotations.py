@@ -38,6 +38,7 @@ _OTHERS: Final = {
     "def f(event: Type)": "Python",
     "def f(message, session)": "Python",
     "async def f(message, session)": "Python",
+    "def f(message, session, tx)": "Python",
     "def f(tx) -> Outcome": "Python",
     "def f(tx, ...)": "Python",
     "base64(key) AS key": "Spark SQL",

@@ -55,6 +55,18 @@ class Held(NamedTuple):
 
 Call = Callable[[Held], object]
 
+
+class _Nowhere:
+    """What a handler sends with, of a transaction that is of no interest here."""
+
+    def send(self, topic: str, body: object, **named: object) -> None: ...
+
+
+def _compensate(message: BlockingMessage) -> None:
+    with message._sending(_Nowhere()):
+        message.compensate("t", b"x")
+
+
 #: By class and method. What closes an object comes last.
 CALLS: Final[dict[type, dict[str, Call]]] = {
     BlockingMessage: {
@@ -63,6 +75,7 @@ CALLS: Final[dict[type, dict[str, Call]]] = {
         "retry": lambda held: held.message.retry(),
         "reject": lambda held: held.message.reject(),
         "of": lambda held: BlockingMessage.of(held.message),
+        "compensate": lambda held: _compensate(held.message),
         "json": lambda held: held.message.json(),
         "text": lambda held: held.message.text(),
         "decode": lambda held: held.message.decode(dict),
@@ -129,7 +142,7 @@ CALLS: Final[dict[type, dict[str, Call]]] = {
 LOCAL: Final = frozenset(
     {
         (BlockingMessage, "processing"), (BlockingMessage, "of"), (BlockingMessage, "json"), (BlockingMessage, "text"),
-        (BlockingMessage, "decode"), (BlockingConsumer, "__iter__"), (BlockingTransaction, "__enter__"),
+        (BlockingMessage, "decode"), (BlockingMessage, "compensate"), (BlockingConsumer, "__iter__"), (BlockingTransaction, "__enter__"),
         (BlockingTransaction, "send"), (Client, "check_functions"), (Client, "from_env"),
         (BlockingTransaction, "rollback"),  # nothing was prepared
     }

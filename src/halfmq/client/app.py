@@ -23,10 +23,11 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
 from halfmq import limits
-from halfmq.client.arguments import check_outbox, checked_count
+from halfmq.client.arguments import check_marker_table, check_outbox, checked_count
 from halfmq.client.async_client import CHECKS, AsyncClient, bound_relay, environment
 from halfmq.client.consumer import Consumer, ConsumerSpec
 from halfmq.client.handler import Handler, InboxPort
+from halfmq.client.handler_transaction import HandlerTransaction
 from halfmq.client.key_order import pause_s
 from halfmq.client.listener import TransactionListener
 from halfmq.client.log import log
@@ -113,6 +114,16 @@ class _ConsumerSpec(NamedTuple):
     concurrency: int
     inbox: InboxPort | None
     sessions: Callable[[], Any] | None
+    markers: MarkerTable | None
+    outbox: Any
+    on_dead: Callable[..., Any] | None
+
+
+class _Handlers(NamedTuple):
+    """Of one consumer. ``dead``: for a message whose handler has failed for the last time; None: the dead-letter queue."""
+
+    handle: Handler
+    dead: Handler | None
 
 
 class RelaySpec(NamedTuple):
@@ -243,12 +254,22 @@ class App:
         concurrency: int = CONCURRENCY,
         inbox: InboxPort | None = None,
         sessions: Callable[[], Any] | None = None,
+        markers: MarkerTable | None = None,
+        outbox: Any = None,
+        on_dead: Callable[..., Any] | None = None,
     ) -> Callable[[_Function], _Function]:
         """Decorator for a handler, async or not: ``def f(message)``, or ``def f(event: Type)`` to get the body decoded.
 
         The message is acknowledged when the handler returns and redelivered when it raises, up to ``retries`` times; then it
         goes to the dead-letter queue. With
         ``inbox`` it is called once per message with an open session: ``def f(event, session)``.
+
+        ``markers``, ``outbox``, or both: the handler may send messages that become visible if and only if its inbox row and its rows commit:
+        ``def f(event, session, tx)`` with ``tx.send(...)``, or ``message.compensate(...)``. ``markers``: as half messages (checks are
+        answered from it); ``outbox``: as rows for a relay; both: as rows if the broker does not answer.
+
+        ``on_dead``: called instead of the dead-letter queue, with the same arguments and in a transaction of its own, when the handler has
+        failed ``retries`` times and once more: to send a compensating message. If it raises, the message goes to the dead-letter queue.
 
         Up to ``concurrency`` messages are handled at once; those with the same sharding key one after the other, in the order in
         which they were sent. When the handler raises for such a message, it is retried in this process after 1 s, 2 s, 4 s and
@@ -264,11 +285,20 @@ class App:
         checked_count(concurrency, "concurrency", 1)
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         opener = sessions or self._sessions
+        if markers is not None:
+            check_marker_table(markers)
+        if outbox is not None:
+            check_outbox(outbox)
 
         def decorate(function: _Function) -> _Function:
-            check_handler(function, inbox, opener)
+            for one in (function,) if on_dead is None else (function, on_dead):
+                check_handler(one, inbox, opener, sends=markers is not None or outbox is not None)
+            if markers is not None and markers not in self._markers:
+                self.answer_checks(markers, opener)
             self._consumers.append(
-                _ConsumerSpec(function, names, group, tags, start, retries, concurrency, inbox, opener)
+                _ConsumerSpec(
+                    function, names, group, tags, start, retries, concurrency, inbox, opener, markers, outbox, on_dead
+                )
             )
             return function
 
@@ -321,6 +351,7 @@ class App:
         used = [
             *self._markers,
             *(one.inbox for one in self._consumers if one.inbox),
+            *(one.outbox for one in self._consumers if one.outbox),
             *(one.outbox for one in self._relays),
         ]
         return list({id(one): one for one in used}.values())
@@ -364,7 +395,7 @@ class App:
     @asynccontextmanager
     async def _run(self, wait: bool, relay: bool) -> AsyncIterator[AsyncClient]:
         self._warn_of_unchecked()
-        consumers = [(spec, self._handler(spec)) for spec in self._consumers]
+        consumers = [(spec, self._handlers(spec)) for spec in self._consumers]
         running = _Running()
         await self._client.connect(wait=wait)
         starting = asyncio.create_task(self._start(running, consumers))
@@ -390,13 +421,13 @@ class App:
             self._threads.close()
             await self._client.close()
 
-    async def _start(self, running: "_Running", consumers: Sequence[tuple[_ConsumerSpec, Handler]]) -> None:
+    async def _start(self, running: "_Running", consumers: Sequence[tuple[_ConsumerSpec, _Handlers]]) -> None:
         await self._client.found()
-        for spec, handler in consumers:
+        for spec, handlers in consumers:
             consumer = self._consumer(spec)
             await consumer.__aenter__()
             running.consumers.append(consumer)
-            running.workers += [asyncio.create_task(_work(consumer, handler)) for _ in range(spec.concurrency)]
+            running.workers += [asyncio.create_task(_work(consumer, handlers)) for _ in range(spec.concurrency)]
         self._is_started = True
 
     def _started_late(self, starting: "asyncio.Task[None]") -> None:
@@ -407,14 +438,22 @@ class App:
         else:
             log.warning("a broker answers: the service is ready")  # as visible as what it ends
 
-    def _handler(self, spec: _ConsumerSpec) -> Handler:
-        return Handler(
-            spec.function,
-            group=spec.group,
-            inbox=spec.inbox,
-            sessions=spec.sessions,
-            run_blocking=self.run_blocking,
-        )
+    def _handlers(self, spec: _ConsumerSpec) -> _Handlers:
+        sends = None
+        if spec.markers is not None or spec.outbox is not None:
+            sends = HandlerTransaction(self._client, spec.markers, spec.outbox)
+
+        def handler(function: Callable[..., Any]) -> Handler:
+            return Handler(
+                function,
+                group=spec.group,
+                inbox=spec.inbox,
+                sessions=spec.sessions,
+                run_blocking=self.run_blocking,
+                transaction=sends,
+            )
+
+        return _Handlers(handler(spec.function), handler(spec.on_dead) if spec.on_dead else None)
 
     def _consumer(self, spec: _ConsumerSpec) -> Consumer:
         consumer = self._client.consumer(
@@ -435,21 +474,54 @@ def _report_relay(task: "asyncio.Task[None]") -> None:
         log.error("a relay has ended; its outbox is not published", exc_info=task.exception())
 
 
-async def _work(consumer: Consumer, handler: Callable[[Message], Any]) -> None:
+async def _work(consumer: Consumer, handlers: _Handlers) -> None:
     """One of ``concurrency`` worker tasks. Returns when the consumer is stopped."""
     async for message in consumer:
-        if message.sharding_key is None:
-            async with message.processing():
-                await handler(message)
+        if message.sharding_key is not None:
+            await _handle_in_order(consumer, handlers, message)
+        elif handlers.dead is not None and message.attempt > consumer.spec.retries:
+            await _handle_last(handlers, message)
         else:
-            await _handle_in_order(consumer, handler, message)
+            async with message.processing():
+                await handlers.handle(message)
 
 
-async def _handle_in_order(consumer: Consumer, handler: Callable[[Message], Any], message: Message) -> None:
+async def _handle_last(handlers: _Handlers, message: Message) -> None:
+    """Handle a message that the broker would not deliver again."""
+    try:
+        await handlers.handle(message)
+    except (Exception, asyncio.CancelledError) as error:
+        if is_our_cancellation(error):
+            raise
+        log.exception("handling %r failed %d times", message, message.attempt)
+        await _given_up(handlers, message)
+    else:
+        message.ack()
+
+
+async def _given_up(handlers: _Handlers, message: Message) -> None:
+    """What becomes of a message whose handler has failed for the last time: ``on_dead`` handles it, or it is a dead letter."""
+    if handlers.dead is not None:
+        try:
+            await handlers.dead(message)
+        except (Exception, asyncio.CancelledError) as error:
+            if is_our_cancellation(error):
+                raise
+            log.exception("on_dead failed for %r; it goes to the dead-letter queue", message)
+        else:
+            log.warning("on_dead has handled %r", message)
+            message.ack()
+            return
+    else:
+        log.error("%r goes to the dead-letter queue", message)
+    await message.reject()
+
+
+async def _handle_in_order(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
     """Handle a message with a sharding key. A failed one is retried in this process: a redelivery by the broker would come
     after later messages of the key. The worker is free while the message waits."""
     try:
-        await handler(message)
+        await handlers.handle(message)
     except (Exception, asyncio.CancelledError) as error:
         if is_our_cancellation(error):
             raise
@@ -463,10 +535,9 @@ async def _handle_in_order(consumer: Consumer, handler: Callable[[Message], Any]
             consumer.again(message, after_s)
             return
         log.exception(
-            "handling %r failed %d times; it goes to the dead-letter queue, and its key %r goes on without it",
-            message, failures, message.sharding_key,
-        )  # fmt: skip
-        await message.reject()
+            "handling %r failed %d times; its key %r goes on without it", message, failures, message.sharding_key
+        )
+        await _given_up(handlers, message)
     else:
         message.ack()
     consumer.handled(message)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from halfmq import limits
@@ -651,20 +651,18 @@ class AsyncClient:
             ConnectError: no broker answers (see ``is_ready``), and there is no ``outbox``; the session was not used.
         """
         self._here()
-        self._check_transaction(markers, outbox, checked_elsewhere, timeout, options)
-        if outbox is not None:  # a marker table of somebody else need not know it
-            options["outbox"] = outbox
-        return markers.bind_async(self, session, timeout=timeout, **options)
+        options = self._transaction_options(markers, outbox, checked_elsewhere, timeout, options)
+        return markers.bind_async(self, session, **options)
 
-    def _check_transaction(
+    def _transaction_options(
         self,
         markers: "MarkerTable",
-        outbox: Any,
-        checked_elsewhere: bool,
-        timeout: float | None,
-        options: dict[str, Any],
-    ) -> None:
-        """See ``transaction``."""
+        outbox: Any = None,
+        checked_elsewhere: bool = False,
+        timeout: float | None = None,
+        options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> dict[str, Any]:
+        """The options of ``MarkerTable.bind`` for the arguments of ``transaction``. Raises: as it."""
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
         checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
@@ -675,8 +673,10 @@ class AsyncClient:
             checked_seconds(timeout, "timeout")
         if outbox is None:
             self._context.refuse_if_away()
-        else:
-            check_outbox(outbox)
+            return {**options, "timeout": timeout}
+        check_outbox(outbox)
+        # Without an outbox it is not named: a marker table of somebody else need not know it.
+        return {**options, "timeout": timeout, "outbox": outbox}
 
     def relay(
         self, outbox: Any, sessions: Any, *, to: Any = None, **options: Any

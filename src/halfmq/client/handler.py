@@ -1,10 +1,12 @@
-"""Calls a consumer's handler function: decodes the body as its annotation says, optionally in an inbox transaction."""
+"""Calls a consumer's handler function: decodes the body as its annotation says, optionally in an inbox transaction, in which it may send."""
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, get_type_hints
 
+from halfmq.client.handler_transaction import HandlerTransaction
 from halfmq.client.message import Message
 from halfmq.client.user_code import RunBlocking, call, is_async
 from halfmq.errors import UsageError
@@ -23,8 +25,8 @@ class InboxPort(Protocol):
 class Handler:
     """One handler function. Its first parameter's annotation says what it receives: the message, or the decoded body.
 
-    With an ``inbox`` the open session is its second argument, and duplicates are acknowledged without calling it. Its shape was checked
-    by ``shapes``.
+    With an ``inbox`` the open session is its second argument, and duplicates are acknowledged without calling it. With a ``transaction``
+    the third one sends messages in it. Its shape was checked by ``shapes``.
 
     Raises:
         UsageError: an annotation cannot be read.
@@ -38,8 +40,10 @@ class Handler:
         inbox: InboxPort | None,
         sessions: Callable[[], Any] | None,
         run_blocking: RunBlocking,
+        transaction: HandlerTransaction | None = None,
     ) -> None:
         self._function = function
+        self._transaction = transaction
         self._group = group
         self._inbox = inbox
         self._sessions = sessions
@@ -56,7 +60,7 @@ class Handler:
         elif is_async(self._function):
             await self._once_async(self._inbox, self._sessions, message)
         else:
-            await self._run_blocking(self._once, self._inbox, self._sessions, message)
+            await self._run_blocking(self._once, self._inbox, self._sessions, message, asyncio.get_running_loop())
 
     def _argument(self, message: Message) -> Any:
         return message if self._into is None else message.decode(self._into)
@@ -67,17 +71,30 @@ class Handler:
             if not isinstance(block, AbstractAsyncContextManager):
                 raise UsageError("a coroutine function needs an async_sessionmaker for its inbox")
             async with block as first:
-                if first:
+                if not first:
+                    return
+                if self._transaction is None:
                     await self._function(self._argument(message), session)
+                    return
+                async with self._transaction.block_async(session) as sends:
+                    with message._sending(sends):
+                        await self._function(self._argument(message), session, sends)
 
-    def _once(self, inbox: InboxPort, sessions: Callable[[], Any], message: Message) -> None:
+    def _once(
+        self, inbox: InboxPort, sessions: Callable[[], Any], message: Message, loop: asyncio.AbstractEventLoop
+    ) -> None:
         with sessions() as session:
             block = inbox.once(session, message, group=self._group)
             if not isinstance(block, AbstractContextManager):
                 raise UsageError("a plain function needs a sessionmaker for its inbox, not an async one")
             with block as first:
-                if first:
+                if not first:
+                    return
+                if self._transaction is None:
                     self._function(self._argument(message), session)
+                    return
+                with self._transaction.block(session, loop) as sends, message._sending(sends):
+                    self._function(self._argument(message), session, sends)
 
 
 def _first_type(function: Callable[..., Any]) -> type | None:

@@ -5,11 +5,11 @@ inserts a marker row in the application's own transaction, sends the half messag
 from the table. It receives the client's low-level calls, and decides itself what each failure means.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+from halfmq.client.message import Sends
 from halfmq.client.outcome import Outcome
 from halfmq.client.receipts import Prepared, TransactionReceipt
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CheckFunction = Callable[["Transaction"], Outcome | Awaitable[Outcome]]
 
 
-class TransactionBlock(Protocol):
+class TransactionBlock(Sends, Protocol):
     """What the body of the block receives. ``send`` only collects the message; its arguments are those of ``client.outgoing.compose``."""
 
     @property
@@ -32,25 +32,6 @@ class TransactionBlock(Protocol):
     @property
     def receipt(self) -> TransactionReceipt | None:
         """After the block: the broker's receipt for COMMIT, or None if no receipt has arrived."""
-        ...
-
-    def send(
-        self,
-        topic: str,
-        body: object,
-        *,
-        tag: str | None = None,
-        key: object = None,
-        keys: Sequence[object] | str = (),
-        sharding_key: object = None,
-        delay: float | timedelta | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> None:
-        """Add a message to the transaction. Nothing is sent before the end of the block.
-
-        Raises:
-            InvalidName, MessageTooLarge, UsageError: this message cannot be sent; the block may go on without it.
-        """
         ...
 
 

@@ -4,6 +4,7 @@
 |---|---|---|
 | handler | the message, or its body | async or plain |
 | handler with an inbox | the same, and the open session | async for an ``async_sessionmaker``, plain for a ``sessionmaker`` |
+| the same that sends | these two, and what it sends with | the same |
 | check | the transaction | async or plain |
 | transaction | the transaction, and the arguments of the call | async or plain |
 
@@ -55,6 +56,23 @@ WITH_INBOX: Final = {
     ),
     Sessions.UNKNOWN: Shape("a handler with an inbox", "def handle(message, session): ...", 2),
 }
+WITH_SENDING: Final = {
+    Sessions.BLOCKING: Shape(
+        "a handler with an inbox, markers or an outbox, and a sessionmaker",
+        "def handle(message, session, tx): ...",
+        3,
+        needs_async=False,
+    ),
+    Sessions.ASYNC: Shape(
+        "a handler with an inbox, markers or an outbox, and an async_sessionmaker",
+        "async def handle(message, session, tx): ...",
+        3,
+        needs_async=True,
+    ),
+    Sessions.UNKNOWN: Shape(
+        "a handler with an inbox, and markers or an outbox", "def handle(message, session, tx): ...", 3
+    ),
+}
 
 
 def sessions_of(factory: Callable[[], Any] | None) -> Sessions:
@@ -88,9 +106,14 @@ def _no_factory(given: object) -> UsageError:
     )
 
 
-def check_handler(function: Any, inbox: Any, factory: Callable[[], Any] | None) -> None:
-    """Raise UsageError if ``function`` cannot be a handler with this inbox and these sessions."""
+def check_handler(function: Any, inbox: Any, factory: Callable[[], Any] | None, *, sends: bool = False) -> None:
+    """Raise UsageError if ``function`` cannot be a handler with this inbox and these sessions. ``sends``: with markers or an outbox."""
     if inbox is None:
+        if sends:
+            raise UsageError(
+                f"{_name(function)} has markers or an outbox, and no inbox",
+                hint="inbox=Inbox(metadata): a message that is delivered twice would be answered twice",
+            )
         check_shape(function, HANDLER)
         return
     if not callable(getattr(inbox, "once", None)):
@@ -100,7 +123,7 @@ def check_handler(function: Any, inbox: Any, factory: Callable[[], Any] | None) 
         raise UsageError(
             f"{_name(function)} has an inbox and no sessions", hint="App(..., sessions=sessionmaker(engine))"
         )
-    check_shape(function, WITH_INBOX[sessions])
+    check_shape(function, (WITH_SENDING if sends else WITH_INBOX)[sessions])
 
 
 def check_shape(function: Any, shape: Shape) -> None:

@@ -278,11 +278,8 @@ class Client:
         **options: Any,
     ) -> "AbstractContextManager[TransactionBlock]":
         """One outcome for a database session and its messages; see ``AsyncClient.transaction``."""
-        client = self._live()
-        client._check_transaction(markers, outbox, checked_elsewhere, timeout, options)
-        if outbox is not None:
-            options["outbox"] = outbox
-        return markers.bind(self, session, timeout=timeout, **options)
+        options = self._live()._transaction_options(markers, outbox, checked_elsewhere, timeout, options)
+        return markers.bind(self, session, **options)
 
     def relay(self, outbox: Any, sessions: Any, *, to: Any = None, **options: Any) -> "BlockingRelay":
         """``with mq.relay(outbox, sessions): ...``; see ``AsyncClient.relay``. It works on the client's own thread, so ``sessions`` are

@@ -52,6 +52,8 @@ HMQ_TX_NAME: Final = "HMQ_TX_NAME"
 HMQ_QUERY_ID: Final = "HMQ_QUERY_ID"
 #: The marker table of the transaction, and the marker's time: a check needs them to trust that a marker is absent.
 HMQ_TX_MARKER: Final = "HMQ_TX_MARKER"
+#: The id of the message for which this one makes amends.
+HMQ_COMPENSATES: Final = "HMQ_COMPENSATES"
 
 #: Property names reserved by the protocol. Precedent: RocketMQ ``MessageConst.STRING_HASH_SET``; its client refuses them too.
 RESERVED: Final = frozenset(

@@ -418,6 +418,37 @@ async def test_message_that_never_succeeds_goes_to_the_dead_letters_and_its_key_
 
 
 @in_virtual_time
+@pytest.mark.parametrize("key", ["-", "a"])
+async def test_on_dead_gets_what_would_be_a_dead_letter_and_its_failure_makes_it_one(
+    key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a sharding key the broker counts the failures, with one the client does."""
+    broker = with_keys(f"{key}0")
+    app = app_of(broker.network())
+    handled: list[int] = []
+    dead: list[int] = []
+
+    async def on_dead(message: Message) -> None:
+        dead.append(message.attempt)
+        if len(dead) == 2:
+            raise RuntimeError("nobody can help")
+
+    @app.consumer("t", group="g", retries=1, on_dead=on_dead)
+    async def handle(message: Message) -> None:
+        handled.append(message.attempt)
+        raise RuntimeError("never")
+
+    async with app.run():
+        await asyncio.sleep(60)
+        assert (len(handled), len(dead)) == (2, 1)
+        broker.append("t", 0, b"x", broker.logs["t", 0][0].properties)
+        await asyncio.sleep(60)
+    assert (len(handled), len(dead)) == (4, 2)
+    assert [back.ext.delay_level for back in broker.requests(36) if back.ext.delay_level < 0] == [-1]
+    assert "on_dead failed for" in caplog.text
+
+
+@in_virtual_time
 async def test_keys_that_wait_take_no_worker() -> None:
     broker = with_keys(*(f"{chr(97 + number)}9" for number in range(20)), "-9", "A9")
     app = app_of(broker.network())

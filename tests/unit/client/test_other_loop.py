@@ -116,7 +116,7 @@ CALLS: dict[type, dict[str, Call]] = {
 EXEMPT = {
     AsyncClient: {"from_env", "new_transaction_id", "check_functions", "connect"},
     Consumer: {"keep_order", "handled", "failed", "again", "put_back", "stop"},
-    Message: {"ack", "text", "json", "decode", "processing"},
+    Message: {"ack", "text", "json", "decode", "processing", "compensate"},
     Batch: {"ack"},
     AsyncTransaction: {"send"},
 }

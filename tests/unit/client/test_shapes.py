@@ -15,9 +15,11 @@ from halfmq.client.app import App
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.message import Message
 from halfmq.errors import UsageError
-from halfmq.sql import Inbox
+from halfmq.sql import Inbox, MarkerTable, Outbox
 
 INBOX = Inbox(MetaData())
+OUTBOX = Outbox(MetaData())
+MARKERS = MarkerTable(MetaData())
 BLOCKING = sessionmaker(create_engine("sqlite://"))
 ASYNC = async_sessionmaker(create_async_engine("sqlite+aiosqlite://"))
 
@@ -86,6 +88,18 @@ TABLE = {
         [8, 14, 15, 17],
         "async def handle(message, session)",
     ),
+    "inbox and outbox": Row(
+        consumer(inbox=INBOX, sessions=BLOCKING, outbox=OUTBOX), [3, 4], "def handle(message, session, tx)"
+    ),
+    "inbox and markers, async": Row(
+        consumer(inbox=INBOX, sessions=ASYNC, markers=MARKERS), [9], "async def handle(message, session, tx)"
+    ),
+    "on_dead, beside a handler that is right": Row(
+        lambda function: app().consumer("t", group="g", inbox=INBOX, sessions=BLOCKING, on_dead=function)(two),
+        [2, 4],
+        "def handle(message, session)",
+    ),
+    "outbox, without an inbox": Row(consumer(outbox=OUTBOX), [], "inbox=Inbox(metadata)"),
     "inbox, without sessions": Row(consumer(inbox=INBOX), [], "sessions=sessionmaker(engine)"),
     "check": Row(lambda function: AsyncClient(URL, group="g").add_check("n", function), ONE, "def check(tx) -> Outcome"),
     "check of a transaction": Row(
