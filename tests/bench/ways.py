@@ -27,6 +27,8 @@ from halfmq.sql import MarkerTable, Outbox
 
 BODY = b"x" * 200
 TURN = 50
+#: Messages that are not counted.
+WARM = 20
 
 Way = Callable[[int], None]
 
@@ -147,6 +149,30 @@ def measure(shop: Shop, count: int) -> dict[str, Any]:
     }
 
 
+def visible(shop: Shop, count: int) -> dict[str, float]:
+    """From the commit of a single message in the outbox until a consumer has it, by a relay in this process, ms. The first ones wait for what
+    ``measure`` has left there."""
+    topic, took = f"visible-{shop.engine.dialect.name}", []
+    shop.mq.send(topic, BODY)
+    with shop.mq.relay(shop.outbox, shop.engine), shop.mq.consumer(topic, group=topic) as messages:
+        assert messages.get(120) is not None
+        for number in range(-WARM, count):
+            with Session(shop.engine) as session:
+                shop.outbox.send(session, topic, BODY)
+                session.commit()
+            began = time.perf_counter()
+            message = messages.get(120)
+            assert message is not None
+            message.ack()
+            if number >= 0:
+                took.append(time.perf_counter() - began)
+            time.sleep(0.02)  # real time: the relay has nothing to do any more
+    return {
+        "median_ms": round(statistics.median(took) * 1e3, 2),
+        "p99_ms": round(sorted(took)[int(count * 0.99)] * 1e3, 2),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--databases", nargs="+", default=["sqlite", "postgresql", "mariadb"])
@@ -162,7 +188,9 @@ def main() -> None:
                 for name, engine in found.items():
                     print(f"{name} ...", file=sys.stderr)
                     with Client(served.url, group=f"shop-{name}") as mq:
-                        result[name] = measure(Shop(engine, mq), arguments.count)
+                        shop = Shop(engine, mq)
+                        result[name] = measure(shop, arguments.count)
+                        result[name]["outbox, until a consumer has it"] = visible(shop, arguments.count // 5)
                 print(json.dumps({"count": arguments.count, "databases": result}, indent=1))
         finally:
             served.stop()
