@@ -12,7 +12,8 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from halfmq.client.connection import NoAnswer, NotSent
+from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
+from halfmq.client.refusals import refusal
 from halfmq.errors import ConnectError, HalfmqError, RequestFailed, SendTimeout
 from halfmq.wire.remoting.codes import ResponseCode
 
@@ -36,6 +37,7 @@ RETRIABLE: Final = frozenset(
 
 
 _T = TypeVar("_T")
+Request = Callable[[Connection, float], Coroutine[Any, Any, Answer]]
 
 
 class OutOfTime(NotSent):
@@ -149,6 +151,26 @@ class Attempts:
         self._left -= 1
         if permanent or error.response_code not in RETRIABLE or self._left <= 0 or not await self._wait():
             raise self._final(error)
+
+    async def ask(self, connect: Callable[[], Coroutine[Any, Any, Connection]], request: Request) -> Answer:
+        """The answer to a request that changes nothing, so that it is sent again also where the answer was lost.
+
+        ``connect`` finds the broker, ``request(connection, timeout_s)`` sends it.
+
+        Raises: as ``lost`` and ``refused``; any other exception of the two.
+        """
+        while True:
+            try:
+                connection = await self.within(connect())
+                answer = await request(connection, self.timeout_s())
+            except NoAnswer as error:
+                await self.lost(NotSent(str(error)))
+            except (ConnectError, NotSent) as error:
+                await self.lost(error)
+            else:
+                if answer.code == ResponseCode.SUCCESS:
+                    return answer
+                await self.refused(refusal(answer.code, answer.remark or "", self._what))
 
     async def _wait(self) -> bool:
         left_s = self._deadline - self._now()

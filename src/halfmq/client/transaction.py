@@ -234,21 +234,12 @@ class Transactions:
         Raises:
             SendTimeout, ConnectError: no answer. RequestFailed: the broker has no time to look.
         """
-        what = f"the state of {tx_id}"
-        while True:
-            try:
-                connection = await attempts.within(self._context.broker(broker))
-                fields = {EXT_GROUP: self._group, EXT_ID: tx_id}
-                answer = await connection.request(HMQ_STORY, fields, timeout_s=attempts.left_s())
-            except NoAnswer as error:
-                await attempts.lost(NotSent(str(error)))  # read-only: retry as if it had not been sent
-                continue
-            except (ConnectError, NotSent) as error:
-                await attempts.lost(error)
-                continue
-            if answer.code == ResponseCode.SUCCESS:
-                return answer.ext.get(EXT_STATE, "")
-            await attempts.refused(refusal(answer.code, answer.remark or "", what))
+        fields = {EXT_GROUP: self._group, EXT_ID: tx_id}
+        answer = await attempts.ask(
+            lambda: self._context.broker(broker),
+            lambda connection, timeout_s: connection.request(HMQ_STORY, fields, timeout_s=timeout_s),
+        )
+        return answer.ext.get(EXT_STATE, "")
 
     async def commit(self, prepared: Prepared) -> TransactionReceipt:
         """Make all messages of the transaction visible.

@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from halfmq.client.connection import NoAnswer, NotSent
-from halfmq.client.refusals import refusal
+from halfmq.client.connection import Answer, Connection, NotSent
 from halfmq.errors import ConnectError, UnsupportedCombination
-from halfmq.wire.remoting.codes import HMQ_UNDECIDED, ResponseCode
+from halfmq.wire.remoting.codes import HMQ_UNDECIDED
 from halfmq.wire.remoting.operators import UNDECIDED_IDS_MAX, decode_ids, encode_ids
 
 if TYPE_CHECKING:
@@ -42,23 +41,16 @@ async def undecided_of(context: "ClientContext", ids: Iterable[str]) -> set[str]
 
 
 async def _ask(context: "ClientContext", name: str, address: "Address", ids: list[str], timeout_s: float) -> set[str]:
-    """Query one broker. The request is read-only, so it is retried also without a response."""
+    """Query one broker."""
+
+    async def request(connection: Connection, timeout_s: float) -> Answer:
+        if not connection.is_halfmq:
+            raise UnsupportedCombination(
+                f"broker {name} is Apache RocketMQ, which does not list undecided transactions",
+                hint="it sends 15 checks, by default within about 15 minutes: prune much older markers, with undecided=()",
+            )
+        return await connection.request(HMQ_UNDECIDED, None, encode_ids(ids), timeout_s)
+
     attempts = context.attempts(f"{_WHAT} at {name}", timeout_s)
-    while True:
-        try:
-            connection = await attempts.within(context.brokers.get(address))
-            if not connection.is_halfmq:
-                raise UnsupportedCombination(
-                    f"broker {name} is Apache RocketMQ, which does not list undecided transactions",
-                    hint="it sends 15 checks, by default within about 15 minutes: prune much older markers, with undecided=()",
-                )
-            answer = await connection.request(HMQ_UNDECIDED, None, encode_ids(ids), attempts.timeout_s())
-        except NoAnswer as error:
-            await attempts.lost(NotSent(str(error)))  # read-only: retry as if it had not been sent
-            continue
-        except (ConnectError, NotSent) as error:
-            await attempts.lost(error)
-            continue
-        if answer.code == ResponseCode.SUCCESS:
-            return set(decode_ids(answer.body))
-        await attempts.refused(refusal(answer.code, answer.remark or "", _WHAT))
+    answer = await attempts.ask(lambda: context.brokers.get(address), request)
+    return set(decode_ids(answer.body))

@@ -3,13 +3,23 @@
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 from tests.support.virtual_time import in_virtual_time, run
 
-from halfmq.client.connection import NoAnswer, NotSent
+from halfmq.client.connection import Answer, NoAnswer, NotSent
 from halfmq.client.retry import ATTEMPTS, Attempts, OutOfTime
-from halfmq.errors import ConnectError, RequestFailed, SendTimeout, ServerBusy, TopicNotFound, TransactionRefused
+from halfmq.errors import (
+    ConnectError,
+    NotAuthorized,
+    RequestFailed,
+    SendTimeout,
+    ServerBusy,
+    TopicNotFound,
+    TransactionRefused,
+)
+from halfmq.wire.remoting.codes import ResponseCode
 
 
 def attempts(timeout_s: float = 10.0, attempt_timeout_s: float = 3.0, *, closed: bool = False) -> Attempts:
@@ -130,3 +140,36 @@ async def test_end_of_the_time_hides_neither_the_reason_nor_the_doubt() -> None:
     await plan.lost(NoAnswer("silence"))
     with pytest.raises(SendTimeout):
         await plan.lost(OutOfTime("over"))
+
+
+def answer(code: int, body: bytes = b"") -> Answer:
+    return Answer(code=code, opaque=1, ext={}, body=body, flag=1)
+
+
+@in_virtual_time
+async def test_a_question_is_asked_again_where_its_answer_was_lost_within_the_time_of_the_call() -> None:
+    asked: list[float] = []
+    now = asyncio.get_running_loop().time
+    answers: list[Answer | None] = [None, answer(ResponseCode.SYSTEM_BUSY), answer(0, b"here")]
+
+    async def connect() -> Any:
+        return "connection"
+
+    async def request(connection: object, timeout_s: float) -> Answer:
+        assert connection == "connection"
+        asked.append(timeout_s)
+        given = answers.pop(0)
+        if given is None:
+            await asyncio.sleep(timeout_s)
+            raise NoAnswer("silence")
+        return given
+
+    assert (await attempts().ask(connect, request)).body == b"here"
+    assert asked == [3.0, 3.0, 3.0], "no attempt takes the time of the whole call"
+    began, answers = now(), [None] * 9
+    with pytest.raises(ConnectError):
+        await attempts().ask(connect, request)
+    assert now() - began <= 10
+    answers = [answer(ResponseCode.NO_PERMISSION)]
+    with pytest.raises(NotAuthorized):
+        await attempts().ask(connect, request)
