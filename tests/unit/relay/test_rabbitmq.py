@@ -2,12 +2,14 @@
 
 import asyncio
 import signal
+from typing import Any
 
 import aio_pika
 import pytest
+from aiormq.connection import Connection
 from tests.support.rabbitmq import EVENTS, LIMITED
 from tests.support.waiting import soon
-from tests.unit.relay.targets import Rabbit, batch, fresh_name, row
+from tests.unit.relay.targets import TOO_LARGE, Rabbit, batch, fresh_name, row
 
 from halfmq.errors import ConnectError, NotAuthorized, UsageError
 from halfmq.relay.rabbitmq import RabbitMqPublisher
@@ -27,6 +29,27 @@ async def test_a_message_that_no_queue_takes_is_refused_with_the_reason(rabbit: 
     )
     assert (result.confirmed, result.refused) == ({rows[0].seq, rows[3].seq}, {})
     assert [one.body for one in await rabbit.read(topic)] == [b"1", b"4"]
+
+
+async def test_the_number_of_a_channel_that_rabbitmq_closed_is_not_used_again(
+    rabbit: Rabbit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers: list[object] = []
+    opened = Connection.channel
+
+    async def counted(self: Connection, channel_number: int | None = None, **named: Any) -> object:
+        numbers.append(channel_number)
+        return await opened(self, channel_number, **named)
+
+    topic = fresh_name()
+    await rabbit.create(topic)
+    monkeypatch.setattr(Connection, "channel", counted)
+    publisher = rabbit.publisher()
+    for _ in range(3):
+        assert (await publisher.publish(batch([row(topic, b"x" * TOO_LARGE)]))).refused
+    await publisher.close()
+    assert None not in numbers
+    assert len(set(numbers)) == len(numbers) >= 3
 
 
 async def test_a_message_that_a_full_queue_rejects_is_refused(rabbit: Rabbit) -> None:

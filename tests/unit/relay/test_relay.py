@@ -125,3 +125,22 @@ async def test_a_target_that_never_answers_does_not_keep_a_relay_from_its_end() 
     assert asyncio.get_running_loop().time() - told_at_s < 2 * rows.lease_s
     (published,) = rows.finished
     assert published.unavailable, "the batch stays recorded"
+
+
+@in_virtual_time
+async def test_a_failure_that_began_before_the_target_was_back_is_not_news(caplog: pytest.LogCaptureFixture) -> None:
+    """One worker waits for an answer for long, while another one fails, and then gets an answer."""
+    rows, target = Rows(work, work, work), Target()
+    outcomes = iter([(5.0, "no answer"), (0.5, "away"), (0.1, "")])
+
+    async def publish(batch: Batch) -> Published:
+        took_s, unavailable = next(outcomes)
+        await asyncio.sleep(took_s)  # virtual
+        return Published(frozenset(), unavailable=unavailable)
+
+    target.publish = publish  # type: ignore[method-assign]
+    async with Relay(rows, target, workers=2).running():
+        await until(lambda: len(rows.finished) == 3, "all three")
+        await asyncio.sleep(1)  # virtual: the last one has been reported
+    said = [record.getMessage() for record in caplog.records if record.name == "halfmq.relay"]
+    assert ["waits, and" in line or "goes on" in line for line in said].count(True) == 2, said
