@@ -10,8 +10,8 @@ import contextlib
 import json
 import random
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, insert, select
 from sqlalchemy.orm import Session
@@ -29,61 +29,12 @@ from halfmq.sql.rules.outbox import Delivery
 from halfmq.testing.history import MemoryRecorder, Report, check_events
 from halfmq.testing.history.events import Answered, EndAsked, HalfSent, Local, OutboxWritten, QueueRead, Seen, Settled
 from halfmq.testing.history.report import AT_OUTBOX_MISSED, AT_OUTBOX_ORDER, AT_OUTBOX_PHANTOM
-
-_T = TypeVar("_T")
+from tests.support.faults import Faults, Killed
 
 #: Of a relay in a run. Short, so that what a killed one held is soon taken over.
 LEASE_S = 0.3
-FAULTS = ("kill before", "kill after", "kill within", "pause before", "pause after", "lost", "not sent")
 #: Order keys of a run.
 KEYS = 3
-
-
-class Killed(BaseException):
-    """The relay ends here, without any clean-up of its own."""
-
-
-class Faults:
-    """Draws what happens at a call. ``chance``: that anything does."""
-
-    def __init__(self, rng: random.Random, chance: float) -> None:
-        self._rng = rng
-        self.chance = chance
-        #: What happened, for the message of a red test.
-        self.story: list[str] = []
-
-    async def at(self, name: str, call: Callable[[], Awaitable[_T]], lost: Callable[[], _T]) -> _T:
-        """``lost``: what the caller gets, or raises, if the answer does not arrive."""
-        if self._rng.random() >= self.chance:
-            return await call()
-        return await self.do(self._rng.choice(FAULTS), name, call, lost)
-
-    async def do(self, fault: str, name: str, call: Callable[[], Awaitable[_T]], lost: Callable[[], _T]) -> _T:
-        """One of ``FAULTS``."""
-        self.story.append(f"{name}: {fault}")
-        match fault:
-            case "kill before":
-                raise Killed
-            case "kill within":
-                task = asyncio.ensure_future(call())
-                await asyncio.wait({task}, timeout=self._rng.uniform(0, 0.01))
-                task.cancel()
-                with contextlib.suppress(BaseException):
-                    await task
-                raise Killed
-            case "pause before":
-                await asyncio.sleep(LEASE_S * self._rng.uniform(0.8, 1.5))  # real time: longer than a lease, or nearly
-                return await call()
-            case "not sent":
-                return lost()
-        answer = await call()
-        match fault:
-            case "kill after":
-                raise Killed
-            case "pause after":
-                await asyncio.sleep(LEASE_S * self._rng.uniform(0.8, 1.5))  # real time: longer than a lease, or nearly
-                return answer
-        return lost()
 
 
 class FaultyRows:
@@ -352,7 +303,7 @@ async def run(
     calls: FaultyCalls | None,
 ) -> list[str]:
     """Transactions and relays at the same time, then a relay that nothing happens to, until the outbox is empty. Returns the story."""
-    faults = Faults(rng, rng.choice((0.0, 0.05, 0.15, 0.3)))
+    faults = Faults(rng, rng.choice((0.0, 0.05, 0.15, 0.3)), LEASE_S)
     stop = asyncio.Event()
 
     async def one_relay() -> None:

@@ -1,9 +1,9 @@
 """A relay and a broker: what is in the broker after each thing that can happen to a relay at each of its steps."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -14,16 +14,14 @@ from halfmq.client.transaction import Transactions
 from halfmq.errors import TransactionRefused, TransactionUndecided, UsageError
 from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.relay import Relay
-from tests.outbox.chance import FAULTS, LEASE_S, Faults, FaultyPublisher, FaultyRows, Killed
+from tests.outbox.chance import LEASE_S, FaultyPublisher, FaultyRows
 from tests.outbox.conftest import Shelf, bodies, other_key_in_the_lane_of
 from tests.support import half_batches
+from tests.support.faults import FAULTS, Faults, Killed, Once
 from tests.support.in_process import Running, serving
 from tests.support.waiting import soon, until
 from tests.unit.sql.faces import DRIVERS, MARKS, on
 
-_T = TypeVar("_T")
-
-#: In the gate the steps go over SQLite; what the databases do in each of them, ``test_rows`` shows.
 EACH = pytest.mark.parametrize(
     "shelf",
     [
@@ -58,19 +56,6 @@ def url_of(broker: Running) -> str:
     return f"rocketmq://127.0.0.1:{broker.ports.names}"
 
 
-class Once(Faults):
-    """The fault happens at the first call of this name."""
-
-    def __init__(self, name: str, fault: str) -> None:
-        self._name, self._fault = name, fault
-        self.story = []
-
-    async def at(self, name: str, call: Callable[[], Awaitable[_T]], lost: Callable[[], _T]) -> _T:
-        if name != self._name or self.story:
-            return await call()
-        return await self.do(self._fault, name, call, lost)
-
-
 async def relay(shelf: Shelf, broker: Running, **options: Any) -> Relay:
     publisher = HalfmqPublisher(url_of(broker), group="orders-relay")
     return Relay(await shelf.rows(lease_s=LEASE_S, **options), publisher, workers=1, poll_s=0.02)
@@ -89,15 +74,15 @@ async def read(broker: Running, name: str = "t") -> list[str]:
 @pytest.mark.parametrize("call", CALLS)
 async def test_each_fault_at_each_step(shelf: Shelf, broker: Running, call: str, fault: str) -> None:
     shelf.send("k", "k", "k", "k2", "")
-    faults = Once(call, fault)
+    faults = Once(call, fault, LEASE_S)
     if call == "recover":
         # There is something to recover only after a relay was killed.
         with pytest.raises(Killed):
-            await run_until_empty(shelf, broker, Once("publish", "kill after"))
+            await run_until_empty(shelf, broker, Once("publish", "kill after", LEASE_S))
     try:
         await run_until_empty(shelf, broker, faults)
     except Killed:
-        await run_until_empty(shelf, broker, Once("", ""))
+        await run_until_empty(shelf, broker, Once("", "", LEASE_S))
     assert faults.story, "it has happened"
     found = await read(broker)
     assert sorted(found) == ["1", "2", "3", "4", "5"]
@@ -131,7 +116,7 @@ async def test_killed_between_prepare_and_commit(shelf: Shelf, broker: Running) 
     with pytest.raises(Killed):
         await soon(made.run(asyncio.Event()))
     assert shelf.states() == {"1": "W", "2": "W"}
-    await run_until_empty(shelf, broker, Once("", ""))
+    await run_until_empty(shelf, broker, Once("", "", LEASE_S))
     assert await read(broker) == ["1", "2"]
     assert not [group for group in broker.state.producer_groups.values() if group.undecided]
 

@@ -27,9 +27,10 @@ from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.relay import Relay
 from halfmq.sql import MarkerTable, Outbox
 from tests.documents.pages import ROOT, table
-from tests.outbox.chance import LEASE_S, FaultyPublisher, Killed
-from tests.outbox.test_relay import Once, read, url_of
+from tests.outbox.chance import LEASE_S, FaultyPublisher
+from tests.outbox.test_relay import read, url_of
 from tests.support.cut_line import CutLine
+from tests.support.faults import Killed, Once
 from tests.support.in_process import Running, serving
 from tests.support.waiting import soon, until
 from tests.unit.sql.conftest import with_foreign_keys
@@ -387,7 +388,7 @@ async def test_a_relay_that_is_killed(service: Service, broker: Running) -> None
     await service.place()
     relay = service.relay(broker)
     assert (await relay.figures()).wanted == 1
-    relay._publisher = FaultyPublisher(relay._publisher, Once("publish", "kill after"))
+    relay._publisher = FaultyPublisher(relay._publisher, Once("publish", "kill after", LEASE_S))
     with pytest.raises(Killed):
         await soon(relay.run(asyncio.Event()))
     assert await service.settled(broker) == ([1], ["1"])
