@@ -67,7 +67,7 @@ async def test_a_decision_on_a_large_batch_does_not_keep_the_loop_for_50_ms(tmp_
     async with serving(tmp_path, segment_bytes=SEGMENT) as running:
         worst_requests.address(running.broker)
         took = []
-        for batch in range(amount(3, 5)):
+        for batch in range(RUNS):
             frame = await prepare_batch(running.broker, batch)
             with heap_aside():
                 ms, code, _ = await longest_callback_ms(running.broker, lambda frame=frame: frame, 1)  # type: ignore[misc]
@@ -76,6 +76,8 @@ async def test_a_decision_on_a_large_batch_does_not_keep_the_loop_for_50_ms(tmp_
             requester = Requester(running.broker)
             ends = [await requester.offset(worst_requests.TOPIC, queue) for queue in range(4)]
             assert sum(ends) == (batch + 1) * 2 * worst_requests.ATTEMPTS
+            if took[-1] <= MARK_MS and batch + 1 >= amount(1, RUNS):
+                break
         assert min(took) <= MARK_MS, took
 
 
