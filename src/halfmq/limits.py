@@ -135,6 +135,9 @@ MESSAGE_TYPE_CHARS_MAX: Final = 31
 #: Operator name and reason in the audit log, characters. Longer texts are truncated, or rejected in requests.
 OPERATOR_CHARS_MAX: Final = 64
 REASON_CHARS_MAX: Final = 400
+#: Maximum characters of a transaction's comment for operators; and of its name, where it is shown.
+COMMENT_CHARS_MAX: Final = 200
+NAME_CHARS_SHOWN: Final = 255
 #: Maximum undecided transactions in a response to an operator, so that it is far smaller than a frame.
 TRANSACTIONS_LISTED_MAX: Final = 1_000
 

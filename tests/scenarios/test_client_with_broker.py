@@ -160,13 +160,17 @@ async def test_check_settles_what_a_dead_client_left(served: Served) -> None:
     dead = AsyncClient(url(served), group="orders")
     await dead.connect()
     two = [compose("t", b"a", key="k"), compose("t", b"b")]
-    await dead.prepare(two, tx_id="crash-1", name="order.create", query_id="42")
+    await dead.prepare(
+        two, tx_id="crash-1", name="order.create", query_id="42", advice=Outcome.COMMIT, comment="ask the warehouse"
+    )
     await dead.prepare([compose("t", b"c")], tx_id="crash-2", name="order.cancel")
     await dead.close()
     asked: list[tuple[str, str, str | None]] = []
+    notes: list[tuple[Outcome | None, str]] = []
 
     def created(tx: Transaction) -> Outcome:
         asked.append((tx.id, tx.query_id, tx.key))
+        notes.append((tx.advice, tx.comment))
         return Outcome.COMMIT
 
     async with AsyncClient(url(served), group="orders") as mq:
@@ -174,6 +178,7 @@ async def test_check_settles_what_a_dead_client_left(served: Served) -> None:
         mq.add_check("order.cancel", lambda _: Outcome.ROLLBACK)
         got = await read(served, "t", "g", 2, linger_s=3.0)
     assert sorted(message.body for message in got) == [b"a", b"b"]
+    assert notes == [(Outcome.COMMIT, "ask the warehouse")]
     assert asked == [("crash-1", "42", "k")]
 
 

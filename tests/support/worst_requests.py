@@ -29,6 +29,8 @@ WIDE_TOPICS: Final = 24
 WIDE_QUEUES: Final = 1_024
 GROUP: Final = "C"
 PRODUCER: Final = "P"
+#: A producer group whose transactions have properties as long as they may be.
+NOTED: Final = "N"
 QUERY: Final = "q1"
 #: Half batches of the prepared batch, each of another attempt: what a large Spark job has. 16,384 are the most.
 ATTEMPTS: Final = 12_000
@@ -544,10 +546,16 @@ def _key_queries() -> Iterator[Worst]:
     )
 
 
+def _listings() -> Iterator[Worst]:
+    yield Worst("of one group", lambda: json_frame(29_002, {"group": PRODUCER, "max": "1000"}))
+    yield Worst("with long properties", lambda: json_frame(29_002, {"group": NOTED, "max": "1000"}))
+
+
 ALSO: Final[dict[int, Callable[[], Iterator[Worst]]]] = {
     10: _sends(10), 310: _sends(310), 324: _sends(324), 325: _sends(325), 320: _batches, 29_012: _half_batches,
     29_013: _decisions, 29_001: _positions, 34: _heartbeats, 41: _locks(41), 42: _locks(42), 11: _pulls(11),
     361: _pulls(361), 17: _topic_settings, 208: _stats, 12: _key_queries,
+    29_002: _listings,
 }  # fmt: skip
 
 
@@ -594,6 +602,10 @@ async def prepare(broker: Broker) -> None:
     for number in range(3_000):
         text = property_string(TRAN_MSG="true", UNIQ_KEY=f"{_ONE[:-4]}{number:04}", PGROUP=PRODUCER)
         await asker.ask(json_frame(310, send_ext(properties=text), b"x"))
+    noted = _filled("HMQ_COMMENT\x01\x02", limits.PROPERTIES_BYTES_MAX - 200)
+    for number in range(limits.TRANSACTIONS_LISTED_MAX):
+        text = property_string(TRAN_MSG="true", UNIQ_KEY=f"{number:032}", PGROUP=NOTED)
+        await asker.ask(json_frame(310, send_ext(NOTED, properties=noted + text), b"x"))
     for number in range(limits.QUERIES_MAX // 4):
         ext = {**REQUESTS[DECIDE][0], "query": f"idle-{number}", "run": f"r{number}"}
         asker.connection.data_received(json_frame(DECIDE, ext, b"[]"))

@@ -291,10 +291,11 @@ class Broker:
             settled_verdict_lookup,
             scan,
             operator_of=store.log.operator_of,
+            properties_at=store.log.properties_at,
             log_throttled=gateway.log_throttled,
             flush=gateway.flush,
         )
-        Operators(gateway, sequencer, transactions, durability=self.config.durability.value)
+        Operators(gateway, sequencer, transactions, turns, durability=self.config.durability.value)
         self._health = Health(sequencer)
         if self._http is not None:
             from halfmq.broker.http.resources import Resources

@@ -103,9 +103,11 @@ def list_(
         output.document(msgspec.json.encode(document))
         return
     if rows:
-        output.table(
-            ("AGE", "GROUP", "TRANSACTION", "MESSAGES", "TOPICS", "CHECKS", "NEXT CHECK", "PRODUCERS"), map(_row, rows)
-        )
+        head = ("AGE", "GROUP", "TRANSACTION", "MESSAGES", "TOPICS", "CHECKS", "NEXT CHECK", "PRODUCERS")
+        if any(row.advice or row.comment for row in rows):
+            output.table((*head, "ADVICE", "COMMENT"), [(*_row(row), row.advice or "-", row.comment) for row in rows])
+        else:
+            output.table(head, map(_row, rows))
     output.note(f"{total} undecided, {len(rows)} shown")
     if following and rows:
         output.note(f"next page: --from {following}")

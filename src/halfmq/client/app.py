@@ -20,7 +20,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, Unpack
 
 from halfmq import limits
 from halfmq.client.arguments import check_marker_table, check_outbox, checked_count
@@ -33,6 +33,7 @@ from halfmq.client.listener import TransactionListener
 from halfmq.client.log import log
 from halfmq.client.marker_table import CheckFunction, MarkerTable
 from halfmq.client.message import Message
+from halfmq.client.notes import Notes, note_pairs
 from halfmq.client.outbox import BoundRelay
 from halfmq.client.shapes import TRANSACTION, check_handler, check_shape
 from halfmq.client.transaction_block import AsyncTransaction
@@ -67,7 +68,9 @@ class TransactionFunction:
         function: Callable[..., Any],
         *,
         checked_elsewhere: bool = False,
+        **notes: Unpack[Notes],
     ) -> None:
+        self._notes = notes
         self._app = app
         self._function = function
         self.checked_elsewhere = checked_elsewhere
@@ -83,7 +86,7 @@ class TransactionFunction:
             Exception: the function's own, unchanged. HalfmqError: see ``AsyncClient.begin``.
         """
         transaction = self._app.client().begin(
-            self.name, topic=self.topic, query_id=query_id, checked_elsewhere=self.checked_elsewhere
+            self.name, topic=self.topic, query_id=query_id, checked_elsewhere=self.checked_elsewhere, **self._notes
         )
         async with transaction:
             return await call(self._app.run_blocking, _bind(self._function, transaction, args, kwargs))
@@ -182,21 +185,24 @@ class App:
     # --- transactions ---------------------------------------------------------------------------------------------
 
     def transaction(
-        self, name: str, *, topic: str | None = None, checked_elsewhere: bool = False
+        self, name: str, *, topic: str | None = None, checked_elsewhere: bool = False, **notes: Unpack[Notes]
     ) -> Callable[[Callable[..., Any]], TransactionFunction]:
         """Decorator for ``def f(tx, ...)``. ``name`` is sent with the messages and routes their checks to ``f.check``; calls are
-        rejected until that check is registered. ``checked_elsewhere``: another process of the group has the check.
+        rejected until that check is registered. ``checked_elsewhere``: another process of the group has the check. ``notes``: as for ``AsyncClient.begin``;
+        ``tx.advice`` and ``tx.comment`` may be set in each call.
 
         Raises:
             UsageError: the name is taken, or the function does not have the shape.
         """
+
+        note_pairs(**notes)
 
         def decorate(function: Callable[..., Any]) -> TransactionFunction:
             check_shape(function, TRANSACTION)
             if name in self._transactions:
                 raise UsageError(f"transaction name {name!r} is taken", hint="names route checks; each needs its own")
             self._transactions[name] = TransactionFunction(
-                self, name, topic, function, checked_elsewhere=checked_elsewhere
+                self, name, topic, function, checked_elsewhere=checked_elsewhere, **notes
             )
             return self._transactions[name]
 

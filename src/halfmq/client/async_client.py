@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from halfmq import limits
 from halfmq.client import forks
@@ -27,6 +27,7 @@ from halfmq.client.context import ClientContext
 from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
 from halfmq.client.membership import HEARTBEAT_S, Membership
+from halfmq.client.notes import Notes, note_pairs
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, checked_bodies, compose
 from halfmq.client.producer import Producer, unique_key
@@ -509,13 +510,14 @@ class AsyncClient:
         query_id: str = "",
         broker: str = "",
         timeout: float | None = None,  # noqa: ASYNC109
+        **notes: Unpack[Notes],
     ) -> Prepared:
         """Low-level call for an external coordinator: send the half messages; then call ``commit`` or ``rollback``.
 
         ``tx_id``: from ``new_transaction_id``, used once; or your own, so that a repetition of your program is refused with the verdict of
         the first one for as long as the broker's log has it; ``broker`` then names the broker that has it, where there are several.
         ``name`` routes the checks. ``timeout``: seconds, for this call and for the one that settles it; by default the client's. Fails at
-        once while no broker answers, see ``is_ready``.
+        once while no broker answers, see ``is_ready``. ``notes``: as for ``begin``.
 
         Raises: see ``Transactions.prepare``.
         """
@@ -528,7 +530,13 @@ class AsyncClient:
         if registering is not None:  # continues even if this call times out
             await asyncio.wait({registering}, timeout=whole.left_s())
         prepared = await self._transactions.prepare(
-            messages, tx_id=tx_id, name=name, query_id=query_id, broker=broker, timeout_s=whole.left_s()
+            messages,
+            tx_id=tx_id,
+            name=name,
+            query_id=query_id,
+            broker=broker,
+            timeout_s=whole.left_s(),
+            **notes,
         )
         return prepared if timeout is None else replace(prepared, timeout_s=timeout)
 
@@ -573,6 +581,7 @@ class AsyncClient:
         tx_id: str = "",
         checked_elsewhere: bool = False,
         timeout: float | None = None,
+        **notes: Unpack[Notes],
     ) -> "AsyncTransaction":
         """A transaction block: ``async with mq.begin() as tx: tx.send(...)``. See ``transaction_block`` for what failures mean.
 
@@ -583,6 +592,9 @@ class AsyncClient:
         A name needs a registered check, or a transaction whose verdict is lost would stay undecided forever.
         ``checked_elsewhere``: another process of the group has the check. ``timeout``: seconds, for each of the two calls at the end of the
         block; by default the client's.
+
+        ``advice`` (``Outcome.COMMIT`` or ``ROLLBACK``) and ``comment`` (at most 200 printable characters) are for whoever must decide in the
+        application's place; ``halfmq tx list`` and ``tx show`` show them as long as the transaction is undecided.
 
         Raises:
             UsageError: no check is registered under ``name``, or an argument is wrong; nothing was done.
@@ -611,6 +623,7 @@ class AsyncClient:
             tx_id=tx_id,
             checked_elsewhere=checked_elsewhere,
             timeout=timeout,
+            **notes,
         )
 
     def _require_check(self, name: str, remedy: str) -> None:
@@ -640,7 +653,7 @@ class AsyncClient:
 
         Call ``answer_checks(markers, sessions)`` once before. ``checked_elsewhere``: another process of the group has. ``timeout``: seconds,
         for each of the two calls at the end of the block, during the first of which it holds its database connection; by default the
-        client's.
+        client's. ``options``: ``query_id``, ``advice`` and ``comment``, as for ``begin``.
 
         ``outbox``: a ``halfmq.sql.Outbox`` in the database of ``markers``. If the broker does not take the messages within ``timeout``, they
         are committed as its rows, for a relay: with the same message ids, and ``tx.receipt.path`` says so. They are not in order with those
@@ -666,6 +679,7 @@ class AsyncClient:
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
         checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
+        note_pairs(options.get("advice"), options.get("comment", ""))
         check_marker_table(markers)
         if not checked_elsewhere:
             self._require_check(markers.name, "mq.answer_checks(markers, sessions)")
@@ -710,11 +724,12 @@ class AsyncClient:
         delay: float | timedelta | None = None,
         properties: Mapping[str, str] | None = None,
         tx_id: str = "",
+        **notes: Unpack[Notes],
     ) -> TransactionReceipt:
         """Send in RocketMQ's style: the half message, then ``listener.execute(message, arg)``, then its outcome.
 
         If it returns UNKNOWN, the receipt has verdict UNDECIDED, and ``listener.check`` decides. ``tx_id``: as in ``begin``.
-        ``delay``: seconds from the commit until the message becomes visible.
+        ``delay``: seconds from the commit until the message becomes visible. ``notes``: as for ``begin``.
 
         Raises:
             TransactionRefused, SendTimeout, ConnectError, RequestFailed: ``execute`` did not run.
@@ -734,7 +749,7 @@ class AsyncClient:
         verdicts = self._transactions.verdicts
         verdicts.opened(tx_id)
         try:
-            prepared = await self.prepare([outgoing], tx_id=tx_id, name=listener_name(listener))
+            prepared = await self.prepare([outgoing], tx_id=tx_id, name=listener_name(listener), **notes)
             message = message_of(outgoing, prepared, self._clock.wall_ms())
             try:
                 said = await call(self._run_blocking, listener.execute, message, arg)

@@ -14,6 +14,7 @@ from halfmq.client.connection import Connection, NoAnswer
 from halfmq.client.log import log
 from halfmq.client.marker_table import CheckFunction
 from halfmq.client.message import Message
+from halfmq.client.notes import advice_in
 from halfmq.client.outcome import Outcome
 from halfmq.client.transaction import REMARK_CHARS_MAX
 from halfmq.client.transaction_block import Transaction, checked_outcome
@@ -197,6 +198,8 @@ def transaction_of(half: PulledMessage, tx_id: str = "", message_id: str = "") -
     text = message.properties
     known = text.get(names.HMQ_TX_ID) or tx_id or text.get(names.UNIQ_KEY) or message_id
     transaction = Transaction(known, text.get(names.HMQ_TX_NAME, ""), query_id=text.get(names.HMQ_QUERY_ID, ""))
+    transaction.advice = advice_in(text.get(names.HMQ_ADVICE, ""))
+    transaction.comment = text.get(names.HMQ_COMMENT, "")
     transaction.message = message
     transaction.marker = text.get(names.HMQ_TX_MARKER, "")
     checks = text.get(names.TRANSACTION_CHECK_TIMES, "")  # the sender's own value if the broker's did not fit

@@ -7,9 +7,10 @@ from the table. It receives the client's low-level calls, and decides itself wha
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from halfmq.client.message import Sends
+from halfmq.client.notes import Notes, PrepareOptions
 from halfmq.client.outcome import Outcome
 from halfmq.client.receipts import Prepared, TransactionReceipt
 
@@ -58,6 +59,7 @@ class TransactionCalls(Protocol):
         name: str = "",
         query_id: str = "",
         timeout: float | None = None,  # noqa: ASYNC109
+        **notes: Unpack[Notes],
     ) -> Prepared:
         """Send the half messages. ``name`` routes checks to a check function, ``query_id`` is sent with the messages, for that function.
         ``timeout``: seconds, for this call and for the one that settles it."""
@@ -89,6 +91,7 @@ class BlockingTransactionCalls(Protocol):
         name: str = "",
         query_id: str = "",
         timeout: float | None = None,
+        **notes: Unpack[Notes],
     ) -> Prepared:
         """Send the half messages. ``name`` routes checks to a check function, ``query_id`` is sent with the messages, for that function.
         ``timeout``: seconds, for this call and for the one that settles it."""
@@ -117,10 +120,10 @@ class MarkerTable(Protocol):
         session: Any,
         *,
         outbox: Any = None,
-        query_id: str = "",
-        timeout: float | None = None,
+        **options: Unpack[PrepareOptions],
     ) -> AbstractContextManager[TransactionBlock]:
-        """The context manager behind ``Client.transaction(session, markers=self, ...)``. ``outbox``: of the same integration."""
+        """The context manager behind ``Client.transaction(session, markers=self, ...)``. ``outbox``: of the same integration;
+        ``options``: for ``prepare``."""
         ...
 
     def bind_async(
@@ -129,10 +132,10 @@ class MarkerTable(Protocol):
         session: Any,
         *,
         outbox: Any = None,
-        query_id: str = "",
-        timeout: float | None = None,
+        **options: Unpack[PrepareOptions],
     ) -> AbstractAsyncContextManager[TransactionBlock]:
-        """The context manager behind ``AsyncClient.transaction(session, markers=self, ...)``. ``outbox``: of the same integration."""
+        """The context manager behind ``AsyncClient.transaction(session, markers=self, ...)``. ``outbox``: of the same integration;
+        ``options``: for ``prepare``."""
         ...
 
     def checker(self, sessions: Any) -> CheckFunction:

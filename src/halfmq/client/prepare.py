@@ -88,9 +88,11 @@ class Preparation:
         halves = tuple(self._acknowledged[index] for index in sorted(self._acknowledged))
         return Prepared(self._tx_id, self._group, self._name, halves, self._atomic or len(halves) == 1)
 
-    async def compose(self, messages: Sequence[OutgoingMessage], query_id: str, broker: str = "") -> None:
-        """Assign each message its id, its index in the transaction and a queue. ``broker``: the only one that is allowed; empty: that of
-        the first message, if possible.
+    async def compose(
+        self, messages: Sequence[OutgoingMessage], pairs: Sequence[tuple[str, str]], broker: str = ""
+    ) -> None:
+        """Assign each message its id, its index in the transaction and a queue. ``pairs``: further properties of each. ``broker``: the only
+        one that is allowed; empty: that of the first message, if possible.
 
         Raises:
             TopicNotFound, ConnectError: as ``Router.publish_route``.
@@ -101,7 +103,7 @@ class Preparation:
                 (names.PGROUP, self._group),
                 (names.HMQ_TX_ID, self._tx_id),
                 (names.HMQ_TX_NAME, self._name),
-                (names.HMQ_QUERY_ID, query_id),
+                *pairs,
             ]
         )
         last = len(messages) - 1

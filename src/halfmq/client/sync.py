@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from halfmq import limits
 from halfmq.client import forks
@@ -22,6 +22,7 @@ from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
 from halfmq.client.loop_thread import loop_thread
 from halfmq.client.message import Delivery, Message
+from halfmq.client.notes import Notes
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, checked_bodies, compose
 from halfmq.client.receipts import Prepared, Receipt, TransactionReceipt, Verdict
@@ -204,11 +205,12 @@ class Client:
         query_id: str = "",
         broker: str = "",
         timeout: float | None = None,
+        **notes: Unpack[Notes],
     ) -> Prepared:
         """See ``AsyncClient.prepare``."""
         client = self._live()
         return self._run(
-            client.prepare(messages, tx_id=tx_id, name=name, query_id=query_id, broker=broker, timeout=timeout)
+            client.prepare(messages, tx_id=tx_id, name=name, query_id=query_id, broker=broker, timeout=timeout, **notes)
         )
 
     def settle_earlier(self, tx_id: str, message: OutgoingMessage, *, broker: str) -> Verdict | None:
@@ -240,6 +242,7 @@ class Client:
         tx_id: str = "",
         checked_elsewhere: bool = False,
         timeout: float | None = None,
+        **notes: Unpack[Notes],
     ) -> "BlockingTransaction":
         """``with mq.begin() as tx: tx.send(...)``. See ``AsyncClient.begin``."""
         client = self._live()
@@ -265,6 +268,7 @@ class Client:
             tx_id=tx_id,
             checked_elsewhere=checked_elsewhere,
             timeout=timeout,
+            **notes,
         )
 
     def transaction(
@@ -300,6 +304,7 @@ class Client:
         delay: float | timedelta | None = None,
         properties: Mapping[str, str] | None = None,
         tx_id: str = "",
+        **notes: Unpack[Notes],
     ) -> TransactionReceipt:
         """See ``AsyncClient.send_in_transaction``. ``listener.execute`` runs in the calling thread."""
         client = self._live()
@@ -315,7 +320,7 @@ class Client:
         verdicts = client.verdicts
         verdicts.opened(tx_id)
         try:
-            prepared = self.prepare([outgoing], tx_id=tx_id, name=listener_name(listener))
+            prepared = self.prepare([outgoing], tx_id=tx_id, name=listener_name(listener), **notes)
             message = message_of(outgoing, prepared, client.clock.wall_ms())
             try:
                 said = listener.execute(message, arg)

@@ -11,13 +11,14 @@ Only ``commit`` and ``rollback`` send a verdict. After any other failure the tra
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Unpack
 
 from halfmq import limits
 from halfmq.client.arguments import checked_text, checked_transaction_id
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.context import ClientContext
 from halfmq.client.log import log
+from halfmq.client.notes import Notes, note_pairs
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.prepare import Preparation
@@ -43,6 +44,7 @@ from halfmq.errors import (
     TransactionUnknown,
     UsageError,
 )
+from halfmq.model import properties as names
 from halfmq.model.ids import ANY_HALF
 from halfmq.wire.remoting.codes import EXT_VERDICT, HMQ_STORY, ResponseCode
 from halfmq.wire.remoting.message_codec import encode_end
@@ -130,6 +132,7 @@ class Transactions:
         query_id: str = "",
         broker: str = "",
         timeout_s: float | None = None,
+        **notes: Unpack[Notes],
     ) -> Prepared:
         """Send the halves and wait for all acknowledgements, for ``timeout_s`` seconds (default: the client's timeout). ``broker``: the name
         of the only one that is allowed.
@@ -144,9 +147,10 @@ class Transactions:
             ConnectError, RequestFailed, UsageError: not sent, rejected, or an argument is wrong.
         """
         _check_arguments(messages, tx_id, name, query_id)
+        pairs = [(names.HMQ_QUERY_ID, query_id), *note_pairs(**notes)]
         preparation = Preparation(self._context, self._group, tx_id, name, timeout_s)
         try:
-            await preparation.compose(messages, query_id, broker)
+            await preparation.compose(messages, pairs, broker)
             await preparation.send()
         except TransactionRefused:
             raise

@@ -19,11 +19,12 @@ After ``prepare`` an exception does not prove that the local commit failed: only
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack
 
 from halfmq.client import forks
 from halfmq.client.log import log
 from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCalls
+from halfmq.client.notes import Notes, PrepareOptions, note_pairs
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.receipts import Prepared, TransactionReceipt
@@ -56,12 +57,18 @@ class BlockingBlockCalls(BlockingTransactionCalls, Protocol):
 class Transaction:
     """A transaction: the current one in a block, or the one to answer for in a check function."""
 
-    def __init__(self, tx_id: str, name: str = "", *, topic: str | None = None, query_id: str = "") -> None:
+    def __init__(
+        self, tx_id: str, name: str = "", *, topic: str | None = None, query_id: str = "", **notes: Unpack[Notes]
+    ) -> None:
+        note_pairs(**notes)
         self.id = tx_id
         #: Routes checks to the check function.
         self.name = name
         #: The application's key for its local transaction; sent with the messages.
         self.query_id = query_id
+        #: For whoever must decide in the application's place; sent with the messages, and may be set until then.
+        self.advice: Outcome | None = notes.get("advice")
+        self.comment: str = notes.get("comment", "")
         #: In a check: the half message. None in a block.
         self.message: Message | None = None
         #: In a check: number of checks so far, this one included, and when the broker stored the half (wall clock, ms).
@@ -79,6 +86,9 @@ class Transaction:
         self._messages: list[OutgoingMessage] = []
         self._prepared: Prepared | None = None
         self._closed = False
+
+    def _said(self, timeout_s: float | None) -> "PrepareOptions":
+        return {"query_id": self.query_id, "timeout": timeout_s, "advice": self.advice, "comment": self.comment}
 
     @property
     def key(self) -> str | None:
@@ -147,8 +157,9 @@ class AsyncTransaction(Transaction):
         tx_id: str = "",
         checked_elsewhere: bool = False,
         timeout: float | None = None,
+        **notes: Unpack[Notes],
     ) -> None:
-        super().__init__(tx_id or calls.new_transaction_id(), name, topic=topic, query_id=query_id)
+        super().__init__(tx_id or calls.new_transaction_id(), name, topic=topic, query_id=query_id, **notes)
         self._calls = calls
         self._verdicts = verdicts
         self._checked_elsewhere = checked_elsewhere
@@ -162,7 +173,7 @@ class AsyncTransaction(Transaction):
         if self._prepared is None and self._messages:
             self._verdicts.opened(self.id)
             self._prepared = await self._calls.prepare(
-                self._messages, tx_id=self.id, name=self.name, query_id=self.query_id, timeout=self._timeout_s
+                self._messages, tx_id=self.id, name=self.name, **self._said(self._timeout_s)
             )
 
     async def __aenter__(self) -> Self:
@@ -225,8 +236,9 @@ class BlockingTransaction(Transaction):
         tx_id: str = "",
         checked_elsewhere: bool = False,
         timeout: float | None = None,
+        **notes: Unpack[Notes],
     ) -> None:
-        super().__init__(tx_id or calls.new_transaction_id(), name, topic=topic, query_id=query_id)
+        super().__init__(tx_id or calls.new_transaction_id(), name, topic=topic, query_id=query_id, **notes)
         self._calls = calls
         self._verdicts = verdicts
         self._checked_elsewhere = checked_elsewhere
@@ -245,7 +257,7 @@ class BlockingTransaction(Transaction):
         if self._prepared is None and self._messages:
             self._verdicts.opened(self.id)
             self._prepared = self._calls.prepare(
-                self._messages, tx_id=self.id, name=self.name, query_id=self.query_id, timeout=self._timeout_s
+                self._messages, tx_id=self.id, name=self.name, **self._said(self._timeout_s)
             )
 
     def __enter__(self) -> Self:

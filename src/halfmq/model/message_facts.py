@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Mapping
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.model.cached import Cached
@@ -16,11 +16,15 @@ from halfmq.model.ids import hash64, java_string_hash
 from halfmq.model.properties import (
     CHECK_IMMUNITY_SECONDS,
     DELAY,
+    HMQ_ADVICE,
+    HMQ_COMMENT,
     HMQ_TX_COUNT,
     HMQ_TX_ID,
     HMQ_TX_INDEX,
+    HMQ_TX_NAME,
     KEYS,
     PGROUP,
+    PROPERTY_SEPARATOR,
     TAGS,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
@@ -211,6 +215,40 @@ def half_facts(values: CommonValues) -> tuple[int, int, int, int, int, bytes]:
     tx_id = pairs.get(_HMQ_TX_ID)
     id_hash = key_hash if tx_id is None else hash64(tx_id)
     return tag_hashes[tags], key_hash, id_hash, delay_in(pairs), grace_in(pairs), keys
+
+
+class HalfNotes(NamedTuple):
+    """What an application says of its transaction to whoever looks at it or decides in its place. It decides nothing itself."""
+
+    #: Of its check function, at most ``limits.NAME_CHARS_SHOWN`` characters.
+    name: str = ""
+    #: "COMMIT", "ROLLBACK", or "": what the application would do, if in doubt.
+    advice: str = ""
+    #: For people, at most ``limits.COMMENT_CHARS_MAX`` characters; any character may be in it.
+    comment: str = ""
+
+
+_NOTES: Final = tuple([f"\x02{name}\x01".encode() for name in (HMQ_TX_NAME, HMQ_ADVICE, HMQ_COMMENT)])
+_ADVICE: Final = frozenset({"COMMIT", "ROLLBACK"})
+#: UTF-8 has at most so many bytes for a character.
+_UTF8_BYTES_MAX: Final = 4
+
+
+def notes_in(properties: bytes) -> HalfNotes:
+    """The notes in a property string. About 10 us for the longest one, whatever is in it: of several values of a name the last counts, also
+    if it is empty.
+    """
+    text = PROPERTY_SEPARATOR + properties
+    found = []
+    for key, chars_max in zip(_NOTES, (limits.NAME_CHARS_SHOWN, 8, limits.COMMENT_CHARS_MAX), strict=True):
+        at = text.rfind(key)
+        value = b""
+        if at >= 0:
+            start = at + len(key)
+            value = text[start : start + _UTF8_BYTES_MAX * chars_max].partition(PROPERTY_SEPARATOR)[0]
+        found.append(value.decode("utf-8", "replace")[:chars_max])
+    name, advice, comment = found
+    return HalfNotes(name, advice if advice in _ADVICE else "", comment)
 
 
 def _number(text: bytes | None) -> int:

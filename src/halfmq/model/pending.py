@@ -23,6 +23,10 @@ class PendingTransaction(msgspec.Struct, frozen=True):
     producers: int
     #: The limit of its group's policy by which it was parked: "checks" or "age"; empty: not parked.
     parked: str = msgspec.field(name="set_aside", default="")
+    #: As its first half says them (``message_facts.HalfNotes``); empty also if that half cannot be read.
+    name: str = ""
+    advice: str = ""
+    comment: str = ""
 
 
 class GroupStats(msgspec.Struct, frozen=True):

@@ -52,6 +52,9 @@ HMQ_TX_NAME: Final = "HMQ_TX_NAME"
 HMQ_QUERY_ID: Final = "HMQ_QUERY_ID"
 #: The marker table of the transaction, and the marker's time: a check needs them to trust that a marker is absent.
 HMQ_TX_MARKER: Final = "HMQ_TX_MARKER"
+#: For whoever decides in the application's place: what it advises if in doubt, COMMIT or ROLLBACK, and a text for people.
+HMQ_ADVICE: Final = "HMQ_ADVICE"
+HMQ_COMMENT: Final = "HMQ_COMMENT"
 #: The id of the message for which this one makes amends.
 HMQ_COMPENSATES: Final = "HMQ_COMPENSATES"
 
@@ -65,6 +68,7 @@ RESERVED: Final = frozenset(
         *("TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "INNER_NUM", "INNER_BASE"),
         *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__SHARDINGKEY"),
         *("HMQ_TX_ID", "HMQ_TX_INDEX", "HMQ_TX_COUNT", "HMQ_TX_NAME", "HMQ_QUERY_ID", "HMQ_TX_MARKER"),
+        *("HMQ_ADVICE", "HMQ_COMMENT"),
     )
 )
 #: Properties that are not the user's: also those that brokers write, although clients do not refuse them. The names of request-reply

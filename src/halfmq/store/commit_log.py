@@ -37,7 +37,7 @@ from halfmq.model.records import (
     Record,
     RolledBack,
 )
-from halfmq.model.stored_message import StoredMessage, body_crc_of
+from halfmq.model.stored_message import AT_BODY_V4, StoredMessage, body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.runtime.disk import Disk
 from halfmq.store.batch_codec import encode_batch
@@ -45,11 +45,13 @@ from halfmq.store.record_codec import (
     MESSAGE_AT_BY_KIND,
     HalfBatchHead,
     Pieces,
+    body_place,
     decode_records,
     half_batch_head,
     kind_and_size,
     operator_acted_before,
     split_message,
+    topic_width,
 )
 from halfmq.store.segment import RESTORE, Segment, SegmentFiles, create_segment
 
@@ -63,6 +65,8 @@ READ_BYTES: Final = 4_096
 _RECORD_BYTES_MAX: Final = limits.FRAME_BYTES_MAX + (1 << 20)
 #: Maximum size of one read that is cached, unless a single record is longer.
 _WINDOW_BYTES_MAX: Final = 1 << 18
+#: Everything of a message before its body, with two IPv6 hosts.
+_MESSAGE_HEAD_BYTES_MAX: Final = AT_BODY_V4 + 24
 #: More than the largest OPERATOR_ACTED record, with four texts of maximum length.
 _OPERATOR_ACTED_BYTES_MAX: Final = 8_192
 #: Half batches that are examined ahead of verdicts: several of the largest.
@@ -284,6 +288,33 @@ class CommitLog:
         if at + size > len(data):
             data, at = self._bytes(offset, size, max(ahead, size))
         return data[at + message_at : at + size]
+
+    def properties_at(self, offset: int) -> bytes:
+        """The property string of the stored message in the record at ``offset``; of a half batch, of its first message. A large body is not
+        read.
+
+        Raises as ``stored_view``; StoreDamaged also for lengths that contradict each other.
+        """
+        data, at = self._bytes(offset, RECORD_HEAD_BYTES, READ_BYTES)
+        kind, size = kind_and_size(data, at)
+        if kind in _HALF_BATCHES:
+            return self.properties_at(offset + HALF_BATCH_PAYLOAD_AT)
+        message_at = MESSAGE_AT_BY_KIND[kind]
+        if not message_at or size > _RECORD_BYTES_MAX:
+            raise LookupError(f"no message at log offset {offset}")
+        data, at = self._bytes(offset, min(size, message_at + _MESSAGE_HEAD_BYTES_MAX), READ_BYTES)
+        try:
+            width = topic_width(data, at + message_at)
+            topic_at = body_place(data, at + message_at).end - at
+            if message_at <= topic_at < size:
+                data, at = self._bytes(offset + topic_at, size - topic_at, size - topic_at)
+                length_at = at + width + int.from_bytes(data[at : at + width], "big")
+                length = int.from_bytes(data[length_at : length_at + 2], "big")
+                if length_at + 2 + length <= at + size - topic_at:
+                    return bytes(data[length_at + 2 : length_at + 2 + length])
+        except struct.error:
+            pass
+        raise StoreDamaged(f"the record at log offset {offset} in {self._path(offset)} has wrong lengths", hint=RESTORE)
 
     def read_at(self, offset: int, length: int) -> bytes:
         """``length`` bytes of the log from ``offset`` on; fewer at the end of its segment, or of the log. They may contain records that nobody

@@ -7,8 +7,7 @@ the broker where nobody asked for bodies. Pure functions, which trust that the b
 from typing import Final, NamedTuple
 
 from halfmq.model.records import HALF_BATCH_PAYLOAD_AT, Kind
-from halfmq.model.stored_message import MAGIC_V1
-from halfmq.store.record_codec import body_place, half_batch_head, half_identity, kind_and_size, message_at
+from halfmq.store.record_codec import body_place, half_batch_head, half_identity, kind_and_size, message_at, topic_width
 
 HALF_BATCHES: Final = frozenset({int(Kind.HALF_BATCH), int(Kind.COPIED_HALF_BATCH)})
 #: Kinds of records that an undecided row refers to.
@@ -16,8 +15,7 @@ HALF_KINDS: Final = frozenset({int(Kind.HALF), int(Kind.COPIED_HALF)}) | HALF_BA
 #: Kinds of records that a settled row refers to.
 VERDICT_KINDS: Final = frozenset({int(Kind.COMMITTED), int(Kind.ROLLED_BACK), int(Kind.DECIDED)})
 
-#: Places in a stored message, and in the head of a half batch record.
-_MAGIC_AT: Final = 4
+#: Place in the head of a half batch record.
 _PAYLOAD_BYTES_AT: Final = 68
 
 
@@ -42,7 +40,7 @@ def half_names(record: bytes | memoryview) -> HalfNames:
         return HalfNames(group, bytes(record[id_at : id_at + head.id_bytes]).decode(), head.messages)
     start = message_at(record[0])
     topic_at = body_place(record, start).end
-    width = 1 if int.from_bytes(record[start + _MAGIC_AT : start + 8], "big") == MAGIC_V1 else 2
+    width = topic_width(record, start)
     properties_at = topic_at + width + int.from_bytes(record[topic_at : topic_at + width], "big") + 2
     return HalfNames(*half_identity(bytes(record[properties_at:])), 1)
 

@@ -180,6 +180,11 @@ def body_place(buffer: Buffer, message_start: int) -> BodyPlace:
     return BodyPlace(start, start + length, crc)
 
 
+def topic_width(buffer: Buffer, message_start: int) -> int:
+    """Bytes of the topic's length in the message that starts at ``message_start``, which is at the end of its body."""
+    return 1 if int.from_bytes(buffer[message_start + 4 : message_start + 8], "big") == MAGIC_V1 else 2
+
+
 def split_message(view: Buffer, start: int, length: int) -> Pieces:
     """The stored message of ``length`` bytes at ``start`` as (before, body, after), copied."""
     place = body_place(view, start)

@@ -12,6 +12,7 @@ from tests.support.waiting import PATIENCE_S, until
 from tests.unit.broker.remoting.test_checks import answered, next_check
 from typer.testing import CliRunner, Result
 
+from halfmq import AsyncClient, Outcome, compose
 from halfmq.broker.services import group_scan as group_scan
 from halfmq.broker.services import producer_groups as producer_groups
 from halfmq.broker.services import transactions as transactions
@@ -225,6 +226,25 @@ async def test_list_shows_parked_transactions(tmp_path: Path) -> None:
 
         await until(is_parked, "a parked transaction in the list")
         assert "The policy of group P parked it" in (await run(running, "show", ONE)).stdout
+
+
+@pytest.mark.parametrize("of_half_batches", [False, True])
+async def test_what_an_application_advises_is_shown_as_long_as_it_is_undecided(
+    tmp_path: Path, of_half_batches: bool
+) -> None:
+    async with serving(tmp_path) as running:
+        assert "ADVICE" not in (await run(running, "list")).stdout
+        async with AsyncClient(f"rocketmq://127.0.0.1:{running.ports.names}", group="P") as mq:
+            messages = [compose("orders", b"x" * 5_000) for _ in range(20 if of_half_batches else 2)]
+            await mq.prepare(messages, tx_id="T-1", name="n", advice=Outcome.ROLLBACK, comment="Frag das Lager: Tür 7")
+        assert bool(running.state.producer_groups["P"].undecided["T-1"].halves[0].batch) is of_half_batches
+        listed = (await run(running, "list")).stdout
+        assert "COMMENT" in listed
+        assert "ROLLBACK  Frag das Lager: Tür 7" in listed
+        (row,) = json.loads((await run(running, "list", "--json")).stdout)["transactions"]
+        assert (row["name"], row["advice"], row["comment"]) == ("n", "ROLLBACK", "Frag das Lager: Tür 7")
+        told = (await run(running, "show", "T-1")).stdout
+        assert "Its application advises: if in doubt, roll back. Comment: Frag das Lager: Tür 7." in told
 
 
 async def parked(running: Running, client: RawClient, count: int) -> list[str]:

@@ -149,6 +149,12 @@ def calls(mq: Client) -> dict[str, Any]:
         "name of a check": lambda: mq.add_check(5, lambda _: Outcome.COMMIT),  # type: ignore[arg-type]
         "begin": lambda: mq.begin(5),  # type: ignore[arg-type]
         "query id": lambda: mq.begin("order", query_id=7),  # type: ignore[arg-type]
+        "advice": lambda: mq.begin(advice="commit"),  # type: ignore[arg-type]
+        "advice of a session": lambda: mq.transaction(anything, markers=any_log, advice=Outcome.UNKNOWN),
+        "advice to wait": lambda: mq.prepare([compose("t", b"x")], tx_id="T-1", advice=Outcome.UNKNOWN),
+        "comment": lambda: mq.begin(comment=7),  # type: ignore[arg-type]
+        "long comment": lambda: mq.begin(comment="x" * 201),
+        "comment of two lines": lambda: mq.prepare([compose("t", b"x")], tx_id="T-1", comment="ask\nthe warehouse"),
         "timeout of send": lambda: mq.send("t", b"x", timeout=0),
         "timeout of send_many": lambda: mq.send_many("t", [b"x"], timeout="5"),  # type: ignore[arg-type]
         "one body": lambda: mq.send_many("t", "abc"),

@@ -7,11 +7,13 @@ import pytest
 from halfmq.model import message_facts
 from halfmq.model.ids import hash64, java_string_hash
 from halfmq.model.message_facts import (
+    HalfNotes,
     common_values,
     delay_of,
     half_facts,
     key_hash_of,
     matters_to_a_send,
+    notes_in,
     pairs_of,
     tag_hash_of,
 )
@@ -81,3 +83,31 @@ def test_hashes_are_of_java_and_ours_and_zero_without_a_value() -> None:
 def test_names_that_matter_to_a_send(name: bytes) -> None:
     assert matters_to_a_send([b"UNIQ_KEY", name])
     assert not matters_to_a_send([b"UNIQ_KEY", b"TAGS", b"KEYS", b"a"])
+
+
+@pytest.mark.parametrize(
+    ("pairs", "notes"),
+    [
+        ([("HMQ_TX_NAME", "n"), ("HMQ_ADVICE", "COMMIT"), ("HMQ_COMMENT", "Tür 7")], HalfNotes("n", "COMMIT", "Tür 7")),
+        ([("HMQ_ADVICE", "ROLLBACK")], HalfNotes("", "ROLLBACK", "")),
+        ([("HMQ_ADVICE", "COMMITS"), ("HMQ_COMMENTS", "x"), ("A", "HMQ_COMMENT")], HalfNotes()),
+        ([("HMQ_ADVICE", "perhaps"), ("HMQ_COMMENT", "a"), ("HMQ_COMMENT", "b")], HalfNotes("", "", "b")),
+        (
+            [("HMQ_TX_NAME", "n" * 999), ("HMQ_COMMENT", "\U0001f600" * 999)],
+            HalfNotes("n" * 255, "", "\U0001f600" * 200),
+        ),
+        ([("A", "x\x01HMQ_ADVICE\x01COMMIT"), ("XHMQ_ADVICE", "COMMIT")], HalfNotes()),
+    ],
+)
+def test_notes_are_what_the_half_says_and_no_longer_than_is_shown(
+    pairs: list[tuple[str, str]], notes: HalfNotes
+) -> None:
+    raw = encode(pairs)
+    assert notes_in(raw) == notes
+    assert notes_in(raw.removesuffix(b"\x02")) == notes
+    assert notes_in(b"A\x01b\x02" + raw + b"Z\x01\xff\x02") == notes
+
+
+def test_notes_of_bytes_that_are_no_text() -> None:
+    assert notes_in(b"HMQ_COMMENT\x01\xff\xfe\x02").comment == "\ufffd\ufffd"
+    assert notes_in(b"") == HalfNotes()

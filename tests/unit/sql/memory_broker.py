@@ -6,9 +6,11 @@ It implements the Protocols of ``halfmq.client.marker_table``; faults are steere
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from inspect import isawaitable
+from typing import Unpack
 
 from sqlalchemy.util import greenlet_spawn
 
+from halfmq.client.notes import Notes
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import COMMITTED, ROLLED_BACK, Prepared, PreparedHalf, TransactionReceipt, Verdict
@@ -30,6 +32,7 @@ class Held:
     messages: list[OutgoingMessage]
     name: str
     query_id: str
+    notes: Notes = field(default_factory=Notes)
     verdict: Verdict | None = None
 
 
@@ -50,9 +53,11 @@ class MemoryBroker:
         self._next += 1
         return f"tx-{self._next}"
 
-    def prepare(self, messages: Sequence[OutgoingMessage], tx_id: str, name: str, query_id: str) -> Prepared:
+    def prepare(
+        self, messages: Sequence[OutgoingMessage], tx_id: str, name: str, query_id: str, notes: Notes
+    ) -> Prepared:
         self.calls.append(("prepare", tx_id))
-        self.transactions[tx_id] = Held(list(messages), name, query_id)
+        self.transactions[tx_id] = Held(list(messages), name, query_id, notes)
         self.on_prepare(tx_id)
         halves = tuple(PreparedHalf(f"{tx_id}.{n}", m.topic, "b", "", n, n) for n, m in enumerate(messages))
         return Prepared(tx_id, "shop", name, halves, atomic=True)
@@ -115,8 +120,9 @@ class MemoryClient:
         name: str = "",
         query_id: str = "",
         timeout: float | None = None,
+        **notes: Unpack[Notes],
     ) -> Prepared:
-        return self._broker.prepare(messages, tx_id, name, query_id)
+        return self._broker.prepare(messages, tx_id, name, query_id, notes)
 
     def commit(self, prepared: Prepared) -> TransactionReceipt:
         return self._broker.end(prepared, COMMITTED)
@@ -144,8 +150,9 @@ class AsyncMemoryClient:
         name: str = "",
         query_id: str = "",
         timeout: float | None = None,  # noqa: ASYNC109
+        **notes: Unpack[Notes],
     ) -> Prepared:
-        return await greenlet_spawn(self._broker.prepare, messages, tx_id, name, query_id)
+        return await greenlet_spawn(self._broker.prepare, messages, tx_id, name, query_id, notes)
 
     async def commit(self, prepared: Prepared) -> TransactionReceipt:
         return self._broker.end(prepared, COMMITTED)

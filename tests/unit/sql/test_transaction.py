@@ -55,7 +55,7 @@ def fail_in(hook: str) -> Cause:
 
 async def test_rows_marker_and_all_messages_appear_together(app: App) -> None:
     def scene(session: Session) -> Any:
-        with app.block(session, query_id="q7") as tx:
+        with app.block(session, query_id="q7", advice=Outcome.COMMIT, comment="ask") as tx:
             session.execute(insert(app.orders).values(id=7))
             tx.send("orders", {"id": 7}, key="7")
             tx.send("stock", {"sku": "x"})
@@ -67,6 +67,7 @@ async def test_rows_marker_and_all_messages_appear_together(app: App) -> None:
     assert app.broker.calls == [("prepare", "tx-1"), ("commit", "tx-1")]
     held = app.broker.transactions["tx-1"]
     assert (held.name, held.query_id) == ("sql.mq_tx", "q7")
+    assert held.notes == {"advice": Outcome.COMMIT, "comment": "ask"}
     assert tx.receipt is not None
     assert tx.receipt.tx_id == tx.id == "tx-1"
     with pytest.raises(UsageError, match="has ended"):

@@ -507,3 +507,32 @@ def test_readers_of_old_segments_leave_few_open(under: make.LogUnderTest, monkey
     for offset in plain * 2:
         under.log.kind_at(offset + 64)
         assert len(under.files.opened) <= 5
+
+
+@pytest.mark.parametrize("body", [b"x", b"x" * 9_000])
+def test_properties_are_read_without_the_body(
+    under: make.LogUnderTest, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makers = (make.half(body=body), make.half_batch(count=3, HMQ_COMMENT="ask"), make.checked())
+    half, batch, other = records = make.laid_out(under.append(make.plain()), makers)
+    under.log.append(records, 1)
+    read, sizes = segment.Segment.read, list[int]()
+    monkeypatch.setattr(segment.Segment, "read", lambda one, place, size: sizes.append(size) or read(one, place, size))
+    assert under.log.properties_at(half.offset) == half.properties
+    assert sum(sizes) < 4_500
+    assert under.log.properties_at(batch.offset) == b"UNIQ_KEY\x01q1:7:r1-5-0\x02HMQ_COMMENT\x01ask\x02"
+    for none in (other.offset, under.log.end, under.log.end + 1_000):
+        with pytest.raises(LookupError):
+            under.log.properties_at(none)
+
+
+@pytest.mark.parametrize("wrong", [b"\x7f\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\6"])
+def test_lengths_that_contradict_each_other_are_damage(under: make.LogUnderTest, wrong: bytes) -> None:
+    records = make.laid_out(under.append(make.plain()), [make.half(body=b"\xff" * 5)])
+    under.log.append(records, 1)
+    data = bytearray(under.log.read_at(records[0].offset, records[0].size))
+    at = records[0].size - len(under.log.stored_view(records[0].offset)) + 84
+    data[at : at + 4] = wrong
+    under.log._window = (memoryview(bytes(data)), records[0].offset)
+    with pytest.raises(StoreDamaged):
+        under.log.properties_at(records[0].offset)

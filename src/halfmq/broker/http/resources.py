@@ -1,5 +1,6 @@
 """Resources of the HTTP front door, translated to and from ``broker.services``."""
 
+import asyncio
 from typing import Final
 
 from halfmq.broker.http.connection import Answer
@@ -7,8 +8,9 @@ from halfmq.broker.http.door import HttpFrontDoor
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.health import Health
 from halfmq.broker.services.pages import page_count, page_start
-from halfmq.broker.services.transactions import Transactions
+from halfmq.broker.services.transactions import Listing, Transactions
 from halfmq.core.decision import Done, Refused
+from halfmq.model.steps import Steps
 
 _DONE: Final = Done()
 
@@ -39,6 +41,17 @@ class Resources:
         if isinstance(start, Refused):
             answer(400, {"error": start.text})
             return
-        listed = self._transactions.undecided(parameters.get("group", ""), count, start)
+        self._list(self._transactions.undecided(parameters.get("group", ""), count, start), answer)
+
+    def _list(self, steps: Steps[Listing], answer: Answer) -> None:
+        """Read the page in turns with other requests; a connection has one request at a time, which bounds their number."""
+        try:
+            next(steps)
+        except StopIteration as end:
+            self._tell(end.value, answer)
+        else:
+            asyncio.get_running_loop().call_soon(self._list, steps, answer)
+
+    def _tell(self, listed: Listing, answer: Answer) -> None:
         page = {"total": listed.total, "at_ms": listed.at_ms, "next": listed.following, "transactions": listed.rows}
         self._sequencer.after_durable(lambda _, __: answer(200, page), None, _DONE)

@@ -4,6 +4,7 @@ The port has no access control yet, as for every other command.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from halfmq.broker.remoting.administration import guarded
@@ -13,9 +14,10 @@ from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.pages import page_count, page_start
-from halfmq.broker.services.transactions import CheckSent, Story, Transactions
+from halfmq.broker.services.transactions import LISTING_COST, CheckSent, Listing, Story, Transactions
+from halfmq.broker.turns import BUSY, Turns
 from halfmq.core.commands import RequestedVerdict
-from halfmq.core.decision import ParkedChecked, Refused, Settled
+from halfmq.core.decision import ParkedChecked, Refused, Settled, Why
 from halfmq.core.engine import Failed
 from halfmq.wire.remoting.codes import (
     EXT_DURABILITY,
@@ -65,8 +67,11 @@ def _meant(request: Request[Any]) -> tuple[str, str]:
 class Operators:
     """Responses may wait for a search: what they keep of a request is ``to_answer``, without its fields and its body."""
 
-    def __init__(self, gateway: Gateway, sequencer: Sequencer, transactions: Transactions, *, durability: str) -> None:
+    def __init__(
+        self, gateway: Gateway, sequencer: Sequencer, transactions: Transactions, turns: Turns, *, durability: str
+    ) -> None:
         self._gateway = gateway
+        self._turns = turns
         self._transactions = transactions
         self._durability = durability
         self._durably = DurableAnswers(gateway, sequencer)
@@ -88,11 +93,19 @@ class Operators:
         if isinstance(start, Refused):
             self._refuse(connection, request, start)
             return
-        listed = self._transactions.undecided(request.ext.get(EXT_GROUP, ""), count, start)
-        ext = {EXT_TOTAL: listed.total, EXT_AT: listed.at_ms}
-        if listed.following:
-            ext[EXT_NEXT] = listed.following
-        self._tell(connection, request, ext, encode_pending(listed.rows))
+        group = request.ext.get(EXT_GROUP, "")
+        request = request.to_answer(None)
+
+        def answer(listed: Listing) -> None:
+            ext = {EXT_TOTAL: listed.total, EXT_AT: listed.at_ms}
+            if listed.following:
+                ext[EXT_NEXT] = listed.following
+            self._tell(connection, request, ext, encode_pending(listed.rows))
+
+        steps = self._transactions.undecided(group, count, start)
+        failed = partial(self._gateway.failed, connection, request)
+        if not self._turns.run(connection, LISTING_COST, steps, answer, failed, in_order=False):
+            self._refuse(connection, request, Refused(Why.NOT_NOW, BUSY))
 
     def story(self, connection: Connection, request: Request[Any]) -> None:
         """29003: the history of one transaction."""

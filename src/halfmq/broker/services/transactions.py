@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from halfmq import limits
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.actors import actor
@@ -35,8 +37,10 @@ from halfmq.core.transaction.states import standing_state
 from halfmq.core.transaction.story import check_is_open, story
 from halfmq.core.view import ProducerGroupView
 from halfmq.errors import StoreDamaged
+from halfmq.model.message_facts import HalfNotes, notes_in
 from halfmq.model.pending import PendingTransaction
 from halfmq.model.records import DecidedBy, OperatorActed
+from halfmq.model.steps import Steps
 
 log = logging.getLogger("halfmq.operators")
 
@@ -47,6 +51,11 @@ _NAMED_MAX: Final = 10
 #: Memory while all groups are searched, bytes: of a request, and of each transaction id in it.
 _REQUEST_COST: Final = 1_024
 _ID_COST: Final = 256
+#: Memory of a page while its notes are read, bytes.
+LISTING_COST: Final = 1 << 20
+#: Halves whose properties are read between two places where that may be interrupted: a millisecond for the longest ones.
+_NOTES_AT_ONCE: Final = 16
+_NO_NOTES: Final = HalfNotes()
 _BUSY: Final = "too many searches of all producer groups at the moment: try again, or name the group"
 
 
@@ -91,23 +100,25 @@ class Transactions:
         scan: GroupScan,
         *,
         operator_of: Callable[[int], OperatorActed | None],
+        properties_at: Callable[[int], bytes],
         log_throttled: ThrottledLog,
         flush: Callable[[], None],
     ) -> None:
-        """``operator_of``: the operator behind the verdict at a log position (``CommitLog.operator_of``). ``flush``: called after responses that
-        belong to no request and no turn of the sequencer, so that they are sent.
+        """``operator_of``: the operator behind the verdict at a log position (``CommitLog.operator_of``). ``properties_at``: those of
+        the message at a log position (``CommitLog.properties_at``). ``flush``: called after responses that belong to no request and no turn of the sequencer, so that they are sent.
         """
         self._sequencer = sequencer
         self._time = time
         self._settled_verdict_lookup = settled_verdict_lookup
         self._scan = scan
         self._operator_of = operator_of
+        self._properties_at = properties_at
         self._log_throttled = log_throttled
         self._flush = flush
 
     # --- to read: a front door holds these answers with ``Sequencer.after_durable``
 
-    def undecided(self, group: str, count_max: int, start: int) -> Listing:
+    def undecided(self, group: str, count_max: int, start: int) -> Steps[Listing]:
         """A page of undecided transactions, at most ``LISTED_MAX``. ``start``: ``following`` of the previous page, or 0.
 
         For one group all are listed, page by page; for all groups (empty ``group``) the oldest ones of each page of groups.
@@ -117,10 +128,29 @@ class Transactions:
         if group:
             total, rows = oldest_undecided(view, group, count_max, now_ms, skipped=start)
             end = start + len(rows)
-            return Listing(total, now_ms, end if rows and end < total else 0, rows)
-        groups, following = groups_from(view, start, GROUPS_PER_PAGE_MAX)
-        _, rows = oldest_undecided(view, "", count_max, now_ms, groups=groups)
-        return Listing(view.derived.undecided_count, now_ms, following, rows)
+            following = end if rows and end < total else 0
+        else:
+            groups, following = groups_from(view, start, GROUPS_PER_PAGE_MAX)
+            _, rows = oldest_undecided(view, "", count_max, now_ms, groups=groups)
+            total = view.derived.undecided_count
+        noted = []
+        for number, row in enumerate(rows, 1):
+            notes = self._notes(row.group, row.tx_id)
+            noted.append(row if notes == _NO_NOTES else msgspec.structs.replace(row, **notes._asdict()))
+            if not number % _NOTES_AT_ONCE:
+                yield
+        return Listing(total, now_ms, following, tuple(noted))
+
+    def _notes(self, group: str, tx_id: str) -> HalfNotes:
+        """What the first half of an undecided transaction says to operators; nothing if it is settled meanwhile, or cannot be read."""
+        producers = self._sequencer.view.producer_groups.get(group)
+        known = producers.undecided.get(tx_id) if producers is not None else None
+        if known is None:
+            return _NO_NOTES
+        try:
+            return notes_in(self._properties_at(known.halves[0].offset))
+        except (LookupError, StoreDamaged):  # a listing shows what there is; a check says that the half is damaged
+            return _NO_NOTES
 
     def story(self, tx_id: str, group: str, answer: Callable[[Story | Refused], None]) -> None:
         """The history of a transaction, and what it waits for. Empty ``group``: of any group.
@@ -154,7 +184,8 @@ class Transactions:
         verdict = producers.settled.get(tx_id) if producers is not None else None
         by_hand = verdict is not None and verdict.decided_by == DecidedBy.OPERATOR
         by = self._acted(verdict.position) if verdict is not None and by_hand else None
-        sentences = story(view, group, tx_id, now_ms, looked=looked, acted=by)
+        notes = self._notes(group, tx_id)
+        sentences = story(view, group, tx_id, now_ms, looked=looked, acted=by, notes=notes)
         return Story(group, stands, sentences, check_is_open(view, group, tx_id, now_ms))
 
     def _acted(self, position: int) -> OperatorActed | None:

@@ -14,6 +14,7 @@ from halfmq.core.transaction.past_limit import is_at_limit
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.view import ProducerGroupView, View
 from halfmq.model.durations import span
+from halfmq.model.message_facts import HalfNotes
 from halfmq.model.query_batch import QueryBatch, of_tx_id
 from halfmq.model.records import DecidedBy, OperatorActed
 from halfmq.model.settings import PastLimit, ProducerSettings
@@ -28,20 +29,23 @@ _BY: Final = {
     DecidedBy.POLICY: "the policy of its producer group",
 }
 
+_ADVISED: Final = {"COMMIT": "commit", "ROLLBACK": "roll back"}
+
 
 def story(
     view: View, group: str, tx_id: str, now_ms: int, *, row: SettledRow | None = None, looked: str = "",
-    acted: OperatorActed | None = None,
+    acted: OperatorActed | None = None, notes: HalfNotes | None = None,
 ) -> tuple[str, ...]:  # fmt: skip
     """Sentences about the transaction, in the order of events. The last one says what it is waiting for, if anything.
 
     ``row``: its row in the transaction table, if it is no longer in memory; ``looked``: else, how it was searched for.
-    ``acted``: the log's record of the operator who settled it.
+    ``acted``: the log's record of the operator who settled it. ``notes``: of its first half, if it is undecided.
     """
     producers = view.producer_groups.get(group)
     if producers is not None and (known := producers.undecided.get(tx_id)) is not None:
         return (
             *_prepared(view, known, now_ms),
+            *_noted(notes or HalfNotes()),
             *_checks(producers, known, now_ms),
             _waits(view, producers, known, now_ms),
         )
@@ -111,6 +115,12 @@ def _prepared(view: View, known: Undecided, now_ms: int) -> tuple[str, ...]:
     elif known.count != len(known.halves):
         sentences.append("It cannot be committed before the missing messages arrive; it can be rolled back.")
     return tuple(sentences)
+
+
+def _noted(notes: HalfNotes) -> tuple[str, ...]:
+    advice = f"Its application advises: if in doubt, {_ADVISED[notes.advice]}." if notes.advice else ""
+    comment = f"Comment: {notes.comment}{'' if notes.comment[-1:] in '.!?' else '.'}" if notes.comment else ""
+    return (f"{advice} {comment}".strip(),) if advice or comment else ()
 
 
 def _checks(group: ProducerGroupView, known: Undecided, now_ms: int) -> tuple[str, ...]:

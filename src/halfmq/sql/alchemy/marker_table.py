@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from sqlalchemy import Connection, MetaData, Table
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, scoped_session
 from halfmq import limits
 from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCalls
 from halfmq.client.marker_table import MarkerTable as MarkerTablePort
+from halfmq.client.notes import PrepareOptions
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
 from halfmq.sql.alchemy.checks import MarkerChecks
@@ -92,8 +93,7 @@ class MarkerTable(Declared):
         session: Any,
         *,
         outbox: Outbox | None = None,
-        query_id: str = "",
-        timeout: float | None = None,
+        **options: Unpack[PrepareOptions],
     ) -> AbstractContextManager[SqlTransaction]:
         """The context manager behind ``Client.transaction(session, markers=self)``.
 
@@ -107,7 +107,7 @@ class MarkerTable(Declared):
                 f"Client.transaction needs a Session, not {type(session).__name__}",
                 hint="an AsyncSession goes with AsyncClient",
             )
-        return Block(client, self._name, partial(SessionWork, session, self._markers, outbox), query_id, timeout)
+        return Block(client, self._name, partial(SessionWork, session, self._markers, outbox), options)
 
     def bind_async(
         self,
@@ -115,8 +115,7 @@ class MarkerTable(Declared):
         session: Any,
         *,
         outbox: Outbox | None = None,
-        query_id: str = "",
-        timeout: float | None = None,
+        **options: Unpack[PrepareOptions],
     ) -> AbstractAsyncContextManager[SqlTransaction]:
         """The context manager behind ``AsyncClient.transaction(session, markers=self)``.
 
@@ -135,7 +134,7 @@ class MarkerTable(Declared):
             return session.run_sync(lambda _: function())
 
         make_work = partial(SessionWork, session.sync_session, self._markers, outbox)
-        return AsyncBlock(client, self._name, make_work, query_id, timeout, on_connection)
+        return AsyncBlock(client, self._name, make_work, options, on_connection)
 
     def checker(self, sessions: Callable[[], Any]) -> Callable[[Asked], Outcome | Awaitable[Outcome]]:
         """The check function that answers from the table. ``sessions``: your sessionmaker, bound to the primary.

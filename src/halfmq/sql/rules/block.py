@@ -30,6 +30,7 @@ from typing import Any, Protocol, TypeVar, cast
 from halfmq.client import forks
 from halfmq.client.log import logger
 from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCalls
+from halfmq.client.notes import PrepareOptions
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import COMMITTED, OUTBOX, Prepared, TransactionReceipt
 from halfmq.errors import HalfmqError, TransactionUnknown
@@ -159,14 +160,12 @@ class _Steps:
         calls: TransactionCalls,
         name: str,
         make_work: MakeWork,
-        query_id: str,
-        timeout: float | None,
+        options: PrepareOptions,
         on_connection: CallOnConnection,
     ) -> None:
         self._calls = calls
         self._name = name
-        self._query_id = query_id
-        self._timeout = timeout
+        self._options = options
         self._on_connection = on_connection
         #: The receipt of messages that are in the outbox.
         self._fallen_back: TransactionReceipt | None = None
@@ -208,13 +207,7 @@ class _Steps:
             if not messages:
                 return None
             try:
-                return await self._calls.prepare(
-                    messages,
-                    tx_id=self.transaction.id,
-                    name=self._name,
-                    query_id=self._query_id,
-                    timeout=self._timeout,
-                )
+                return await self._calls.prepare(messages, tx_id=self.transaction.id, name=self._name, **self._options)
             except HalfmqError as error:
                 if not (self._work.may_fall_back and error.retriable):
                     raise
@@ -245,10 +238,9 @@ class Block(AbstractContextManager[SqlTransaction]):
         client: BlockingTransactionCalls,
         name: str,
         make_work: MakeWork,
-        query_id: str,
-        timeout: float | None,
+        options: PrepareOptions,
     ) -> None:
-        self._make = partial(_Steps, _WithoutWaiting(client), name, make_work, query_id, timeout, _call)
+        self._make = partial(_Steps, _WithoutWaiting(client), name, make_work, options, _call)
 
     def __enter__(self) -> SqlTransaction:
         self._steps = self._make()
@@ -268,11 +260,10 @@ class AsyncBlock(AbstractAsyncContextManager[SqlTransaction]):
         client: TransactionCalls,
         name: str,
         make_work: MakeWork,
-        query_id: str,
-        timeout: float | None,
+        options: PrepareOptions,
         on_connection: CallOnConnection,
     ) -> None:
-        self._make = partial(_Steps, client, name, make_work, query_id, timeout, on_connection)
+        self._make = partial(_Steps, client, name, make_work, options, on_connection)
 
     async def __aenter__(self) -> SqlTransaction:
         self._steps = self._make()

@@ -4,8 +4,9 @@
         response  code 0, ext ``total``, ``at`` (broker time to which the ages refer, ms), ``next`` (start of the next page; absent
                   on the last one. With a group: a number of transactions; without: a number of groups, and each page has the
                   oldest transactions of its groups); body JSON [{"group", "tx_id", "age_ms", "messages", "expected",
-                  "message_bytes", "topics", "checks", "next_check_in_ms", "producers", "set_aside"}, ...], oldest
-                  first; ``set_aside``: the limit by which it was parked, "checks" or "age", or ""
+                  "message_bytes", "topics", "checks", "next_check_in_ms", "producers", "set_aside", "name", "advice",
+                  "comment"}, ...], oldest first; ``set_aside``: the limit by which it was parked, "checks" or "age", or "";
+                  ``advice``: "COMMIT", "ROLLBACK" or ""
     HMQ_STORY         29003  ext ``group`` (empty: any), ``txId``
         response  code 0, ext ``group``, ``state`` UNDECIDED | COMMITTED | ROLLED_BACK | UNKNOWN, ``checkOpen`` "true": a check of it
                   was sent, or is due and a producer is there to get it, so that an answer may come soon (otherwise absent);

@@ -17,6 +17,7 @@ from halfmq.core.commands import CheckNow, CheckParked, RequestedVerdict, Resolv
 from halfmq.core.decision import ParkedChecked, Refused, Settled, Why
 from halfmq.errors import StoreDamaged
 from halfmq.model.records import DecidedBy, OperatorActed
+from halfmq.model.steps import result_of
 
 
 class Stage:
@@ -32,6 +33,7 @@ class Stage:
         self.said: list[tuple[Any, str]] = []
         self.flushes = 0
         self.acted: Callable[[int], OperatorActed | None] = lambda position: None
+        self.properties_at: Callable[[int], bytes] = lambda position: b""
         self.peer = FakePeer(9)
         self.answers: list[Any] = []
         self.service = Transactions(
@@ -40,6 +42,7 @@ class Stage:
             self,  # type: ignore[arg-type]
             self.scan,
             operator_of=lambda position: self.acted(position),
+            properties_at=lambda position: self.properties_at(position),
             log_throttled=lambda logger, level, kind, peer, text, *more: self.said.append((kind, text % more)),
             flush=self.flush,
         )
@@ -56,6 +59,9 @@ class Stage:
 
     def half(self, tx_id: str, group: str = "PG") -> None:
         self.core.do(half(tx_id, group=group))
+
+    def listed(self, group: str, count_max: int, start: int) -> Listing:
+        return result_of(self.service.undecided(group, count_max, start))
 
     def story(self, tx_id: str, group: str = "") -> Any:
         self.service.story(tx_id, group, self.answers.append)
@@ -96,22 +102,22 @@ def test_one_group_is_listed_page_by_page_the_oldest_first(stage: Stage) -> None
     for number in range(5):
         stage.half(f"T{number}")
     stage.half("other", "Q")
-    first = stage.service.undecided("PG", 2, 0)
+    first = stage.listed("PG", 2, 0)
     assert (first.total, first.at_ms, first.following, ids_of(first)) == (5, stage.core.now_ms, 2, ["T0", "T1"])
-    assert ids_of(stage.service.undecided("PG", 2, 2)) == ["T2", "T3"]
-    last = stage.service.undecided("PG", 2, 4)
+    assert ids_of(stage.listed("PG", 2, 2)) == ["T2", "T3"]
+    last = stage.listed("PG", 2, 4)
     assert (last.following, ids_of(last)) == (0, ["T4"])
-    assert stage.service.undecided("PG", 2, 99) == Listing(5, stage.core.now_ms, 0, ())
-    assert stage.service.undecided("nobody", 2, 0) == Listing(0, stage.core.now_ms, 0, ())
+    assert stage.listed("PG", 2, 99) == Listing(5, stage.core.now_ms, 0, ())
+    assert stage.listed("nobody", 2, 0) == Listing(0, stage.core.now_ms, 0, ())
 
 
 def test_all_groups_are_listed_by_pages_of_groups(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "GROUPS_PER_PAGE_MAX", 2)
     for group in "ABC":
         stage.half(f"of-{group}", group)
-    first = stage.service.undecided("", 10, 0)
+    first = stage.listed("", 10, 0)
     assert (first.total, ids_of(first)) == (3, ["of-A", "of-B"])
-    second = stage.service.undecided("", 10, first.following)
+    second = stage.listed("", 10, first.following)
     assert (second.following, ids_of(second)) == (0, ["of-C"])
 
 
@@ -122,7 +128,46 @@ def test_a_page_has_one_row_at_least_and_no_more_than_may_be(
     monkeypatch.setattr(transactions, "LISTED_MAX", 2)
     for number in range(4):
         stage.half(f"T{number}")
-    assert len(stage.service.undecided("PG", asked, 0).rows) == listed
+    assert len(stage.listed("PG", asked, 0).rows) == listed
+
+
+def test_a_row_has_the_notes_of_its_first_half_where_that_can_be_read(stage: Stage) -> None:
+    stage.half("T0")
+    stage.half("T1")
+    stage.half("T2")
+    first, second, third = (
+        known.halves[0].offset for known in stage.core.state.producer_groups["PG"].undecided.values()
+    )
+    read: list[int] = []
+
+    def properties_at(position: int) -> bytes:
+        read.append(position)
+        if position == second:
+            raise StoreDamaged("gone")
+        return b"HMQ_TX_NAME\x01order\x02HMQ_ADVICE\x01COMMIT\x02HMQ_COMMENT\x01ask" if position == first else b"a\x01b"
+
+    stage.properties_at = properties_at
+    rows = stage.listed("PG", 10, 0).rows
+    assert [(row.name, row.advice, row.comment) for row in rows] == [
+        ("order", "COMMIT", "ask"),
+        ("", "", ""),
+        ("", "", ""),
+    ]
+    assert read == [first, second, third]
+    told = " ".join(stage.story("T0", "PG").sentences)
+    assert "Its application advises: if in doubt, commit. Comment: ask." in told
+    assert "advises" not in " ".join(stage.story("T2", "PG").sentences)
+
+
+def test_a_transaction_that_is_settled_while_a_page_is_read_keeps_its_row(stage: Stage) -> None:
+    for number in range(40):
+        stage.half(f"T{number}")
+    stage.properties_at = lambda position: b"HMQ_COMMENT\x01ask"
+    steps = stage.service.undecided("PG", 100, 0)
+    next(steps)
+    stage.core.do(ResolveTransaction("PG", "T39", RequestedVerdict.ROLLBACK, "ada"))
+    rows = result_of(steps).rows
+    assert (len(rows), rows[0].comment, rows[39].comment) == (40, "ask", "")
 
 
 # --- stories
