@@ -51,7 +51,7 @@ from tests.soak.small_disk import SmallDisk
 SETTLE_S = 100.0
 CATCH_UP_S = 60.0
 #: The filtering group counts as caught up after consuming nothing for this time, seconds.
-FILTERED_IDLE_S = 6.0
+FILTERED_IDLE_S = 20.0
 #: Interval of restarting producers while transactions are undecided: a producer that reconnects is checked at once.
 NUDGE_S = 6.0
 #: Transactions after everything has settled.
