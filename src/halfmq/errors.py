@@ -3,7 +3,8 @@
     HalfmqError
       UsageError         InvalidName, MessageTooLarge, UnsupportedCombination
       ConnectError
-      RequestFailed      TopicNotFound, NotAuthorized, ServerBusy, TransactionRefused, TransactionUndecided, TransactionIncomplete
+      RequestFailed      TopicNotFound, NotAuthorized, ServerBusy, TransactionRefused, TransactionUndecided, TransactionIncomplete,
+                         CoordinatorSuperseded
       OutcomeUnknown     SendTimeout, TransactionUnknown
       ProtocolError
       EnvironmentFailed  StoreInUse, StoreDamaged, StoreFull, StorePoisoned, PortTaken, WrongVersion, MissingDependency, DataLost
@@ -118,6 +119,13 @@ class TransactionIncomplete(RequestFailed):
 
     def __init__(self, message: str, *, response_code: int = 604, hint: str = "") -> None:
         super().__init__(message, response_code=response_code, hint=hint)
+
+
+class CoordinatorSuperseded(RequestFailed):
+    """Another process of this coordinator took over, or its broker does not know this one. Nothing of this call was done; an earlier attempt of
+    it may have been. Stop: only a new ``recover()`` may go on, with what it lists."""
+
+    code = "coordinator-superseded"
 
 
 class OutcomeUnknown(HalfmqError):

@@ -79,6 +79,14 @@ QUERY_UNUSED_MS: Final = 3_600_000
 #: A query that decided nothing for this time keeps only its last decision, ms. Its earlier ones serve a checkpoint that was restored, and jobs of
 #: every week or month that repeat an earlier number. Where there is no space they go sooner (``transaction.query_limits``).
 QUERY_IDLE_MS: Final = 90 * 86_400_000
+#: Coordinators (``model.coordinator``) of a producer group, and of all: each keeps its epoch until an operator lets the broker forget it.
+COORDINATORS_PER_GROUP_MAX: Final = 16
+COORDINATORS_MAX: Final = 1_024
+COORDINATOR_NAME_CHARS_MAX: Final = 64
+#: Name of the client that took an epoch.
+EPOCH_TAKER_CHARS_MAX: Final = 96
+#: A branch of somebody else's transaction, as text: an xid of X/Open takes up to 268.
+BRANCH_CHARS_MAX: Final = 300
 #: Grace period: time between the prepare and the first check, ms. Precedent: RocketMQ ``transactionTimeOut``.
 CHECK_IMMUNITY_MS: Final = 6_000
 #: Maximum of all time settings of checks, ms: a year. Longer values are mistakes.

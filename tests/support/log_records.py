@@ -6,7 +6,7 @@ from zlib import crc32
 
 from halfmq.model import properties as props
 from halfmq.model.half_batch import ENTRY_BYTES, HalfMessage, build_payload, delayed_entries_of
-from halfmq.model.message_facts import common_values, half_facts, plain_facts
+from halfmq.model.message_facts import common_values, coordinator_of, half_facts, plain_facts
 from halfmq.model.placement import aligned
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
@@ -15,6 +15,7 @@ from halfmq.model.records import (
     BatchRef,
     Checked,
     Committed,
+    CoordinatorEpoch,
     CopiedDelayed,
     CopiedHalf,
     CopiedHalfBatch,
@@ -116,7 +117,9 @@ def half_record(
     """With the values that a decision reads from the message's properties."""
     stored = stored._replace(queue_offset=half_index)
     facts = half_facts(common_values(stored.properties))
-    return HalfRecord(offset, size, topic_id, *stored, group, tx_id, index, count, *facts)
+    return HalfRecord(
+        offset, size, topic_id, *stored, group, tx_id, index, count, *facts, coordinator_of(stored.properties)
+    )
 
 
 def plain(body: bytes = b"hello", unique_id: str = "K1", topic: str = "orders", queue_offset: int = 17) -> Make:
@@ -263,6 +266,11 @@ def group_set(name: str = GROUP, filler: bytes = b"") -> Make:
 def query_forgotten(name: str = "app", topic: str = "orders", is_whole: bool = True) -> Make:
     payload = payload_of(name, topic, is_whole)
     return lambda offset: QueryForgotten(offset, payload_record_size(payload), name, topic, is_whole, payload)
+
+
+def coordinator_epoch(group: str = GROUP, name: str = "transfers", epoch: int = 7, taken_by: str = "host@1") -> Make:
+    payload = payload_of(group, name, epoch, taken_by)
+    return lambda offset: CoordinatorEpoch(offset, payload_record_size(payload), group, name, epoch, taken_by, payload)
 
 
 def group_deleted(name: str = GROUP, with_offsets: bool = True) -> Make:

@@ -31,6 +31,7 @@ from halfmq.broker.remoting.check_polls import CheckPollCommands
 from halfmq.broker.remoting.checks import PushedChecks
 from halfmq.broker.remoting.client_calls import ClientCommands
 from halfmq.broker.remoting.connection import Connection
+from halfmq.broker.remoting.coordinators import CoordinatorCommands
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.half_batches import HalfBatchCommands
 from halfmq.broker.remoting.lookups import Lookups
@@ -49,6 +50,7 @@ from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.checks import Checks
 from halfmq.broker.services.chosen_ids import ChosenIds
 from halfmq.broker.services.client_calls import ClientCalls
+from halfmq.broker.services.coordinators import Coordinators
 from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.half_batches import HalfBatches
@@ -303,6 +305,7 @@ class Broker:
             Resources(self._http, sequencer, transactions, self._health)
         ProducerGroupCommands(gateway, sequencer, ProducerGroups(sequencer, time, gateway.log_throttled))
         QueryCommands(gateway, sequencer, Queries(sequencer, gateway.log_throttled))
+        CoordinatorCommands(gateway, sequencer, Coordinators(sequencer, time, gateway.log_throttled))
         self._members = MemberRequests(gateway, sequencer, groups, time, broker_name=settings.broker_name)
         members = self._members.members
         requesters = PushedReplies(gateway, store_host=settings.store_host)

@@ -65,6 +65,14 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.REFUSED: "rejected: it has undecided batches (code 2)",
         ExitStatus.UNKNOWN_OUTCOME: "a change was requested and no response came. Run the command again: if it says that there is no such query, it was forgotten",
     },
+    "halfmq coordinator": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "any other failure",
+        ExitStatus.USAGE: "usage error: an invalid field (code 29), a missing name or confirmation",
+        ExitStatus.NOT_FOUND: "no such coordinator",
+        ExitStatus.REFUSED: "rejected: it has undecided transactions (code 2)",
+        ExitStatus.UNKNOWN_OUTCOME: "a change was requested and no response came. Run the command again: if it says that there is no such coordinator, it was forgotten",
+    },
     "halfmq store verify": {
         ExitStatus.SUCCESS: "no damage",
         ExitStatus.FAILED: "damage",

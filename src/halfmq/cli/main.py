@@ -35,6 +35,10 @@ COMMANDS: Final[dict[str, Entry]] = {
     "outbox": Entry("halfmq.cli.outbox", "State of an outbox; retry or skip messages that were set aside."),
     "db": Entry("halfmq.cli.db", "Create, upgrade and prune the tables of halfmq in a database; print their DDL."),
     "query": Entry("halfmq.cli.query", "List the queries whose batches the broker remembers; let it forget one."),
+    "coordinator": Entry(
+        "halfmq.cli.coordinator",
+        "List other systems' coordinators that decide transactions here; let the broker forget one.",
+    ),
     "group": Entry("halfmq.cli.group", "Let retention wait until a consumer group has read its topics."),
     "check-history": Entry(
         "halfmq.cli.check_history",

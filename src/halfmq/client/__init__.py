@@ -3,6 +3,7 @@
     async_client.py  AsyncClient         sync.py  Client, the blocking facade over it      app.py  App: decorators
     shapes.py handler.py key_order.py    what is decorated, and how it is called
     producer.py      plain sends         prepare.py transaction.py verdicts.py             halves and verdicts
+    coordinator.py xid.py                somebody else's coordinator
     consumer.py group_member.py start_position.py queue_puller.py offset_tracker.py allocation.py   consuming
     check_listener.py fetched_checks.py listener.py transaction_block.py marker_table.py                  checks; seams for users and sql
     connection.py connection_pool.py membership.py routing.py retry.py refusals.py connector.py      the network
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from halfmq.client.app import App
     from halfmq.client.async_client import AsyncClient
     from halfmq.client.consumer import Batch, Consumer
+    from halfmq.client.coordinator import Coordinator, PreparedTransaction
     from halfmq.client.fetched_checks import FetchedCheck
     from halfmq.client.listener import TransactionListener
     from halfmq.client.message import Message
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from halfmq.client.receipts import Prepared, Receipt, TransactionReceipt
     from halfmq.client.sync import Client
     from halfmq.client.transaction_block import Transaction
+    from halfmq.client.xid import Xid
 
 _WHERE = {
     "App": "app",
@@ -32,15 +35,18 @@ _WHERE = {
     "Batch": "consumer",
     "Client": "sync",
     "Consumer": "consumer",
+    "Coordinator": "coordinator",
     "FetchedCheck": "fetched_checks",
     "Message": "message",
     "Outcome": "outcome",
     "OutgoingMessage": "outgoing",
     "Prepared": "receipts",
+    "PreparedTransaction": "coordinator",
     "Receipt": "receipts",
     "Transaction": "transaction_block",
     "TransactionListener": "listener",
     "TransactionReceipt": "receipts",
+    "Xid": "xid",
     "compose": "outgoing",
 }
 
@@ -50,15 +56,18 @@ __all__ = [
     "Batch",
     "Client",
     "Consumer",
+    "Coordinator",
     "FetchedCheck",
     "Message",
     "Outcome",
     "OutgoingMessage",
     "Prepared",
+    "PreparedTransaction",
     "Receipt",
     "Transaction",
     "TransactionListener",
     "TransactionReceipt",
+    "Xid",
     "compose",
 ]
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     # Loaded with the first consumer or transaction: a service that only sends does not pay for them at its start.
     from halfmq.client.check_listener import CheckListener
     from halfmq.client.consumer import Consumer, ConsumerSpec
+    from halfmq.client.coordinator import Coordinator
     from halfmq.client.fetched_checks import FetchedCheck
     from halfmq.client.group_member import GroupMember
     from halfmq.client.marker_table import CheckFunction, MarkerTable, TransactionBlock
@@ -548,6 +549,19 @@ class AsyncClient:
         context = self._here()
         context.refuse_if_away()
         return await self._transactions.settle_earlier(tx_id, message, broker=broker)
+
+    def coordinator(self, name: str) -> "Coordinator":
+        """For somebody else's coordinator, which decides transactions of this client's group under ``name``: see ``Coordinator``.
+
+        Raises:
+            UsageError: the client has no group, or the name is invalid.
+        """
+        context = self._here()
+        if not self.group:
+            raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
+        from halfmq.client.coordinator import Coordinator
+
+        return Coordinator(context, self._transactions, self._start_registration, self.group, name)
 
     async def broker_names(self) -> list[str]:
         """Names of all brokers that the name server knows now, sorted.

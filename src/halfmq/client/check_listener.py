@@ -31,6 +31,8 @@ from halfmq.wire.remoting.message_codec import PulledMessage, encode_end, split_
 #: Pending checks; more are dropped, and the broker checks again. Precedent: RocketMQ ``checkRequestHoldMax``.
 _WAITING_MAX: Final = 2_000
 _END_TIMEOUT_S: Final = 3.0
+#: Remark of the answer to a check that nobody but a coordinator can answer.
+_COORDINATOR_DECIDES: Final = "its coordinator decides"
 
 
 class CheckListener:
@@ -106,6 +108,8 @@ class CheckListener:
         message = transaction.message
         assert message is not None
         outcome = self._verdicts.get(transaction.id)
+        if names.HMQ_COORDINATOR in message.properties:
+            outcome, transaction.remark = Outcome.UNKNOWN, _COORDINATOR_DECIDES
         if not connection.is_halfmq and self._verdicts.is_echo(message.message_id, connection):
             outcome = Outcome.ROLLBACK
         if outcome is None:

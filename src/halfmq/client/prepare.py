@@ -62,13 +62,21 @@ class Preparation:
     """Prepares one transaction. If ``send`` fails, the halves in ``so_far`` must be rolled back."""
 
     def __init__(
-        self, context: ClientContext, group: str, tx_id: str, name: str, timeout_s: float | None = None
+        self,
+        context: ClientContext,
+        group: str,
+        tx_id: str,
+        name: str,
+        timeout_s: float | None = None,
+        coordinator: str = "",
     ) -> None:
+        """``coordinator``: ``Coordinator.text`` of the one that decides it; empty: its producer does."""
         self._context = context
         self._attempts = context.attempts(f"prepare of {tx_id}", timeout_s, hint=_HINT)
         self._group = group
         self._tx_id = tx_id
         self._name = name
+        self._coordinator = coordinator
         self._halves: list[_Half] = []
         #: Acknowledged halves by index, including those stored with a weaker durability than configured.
         self._acknowledged: dict[int, PreparedHalf] = {}
@@ -86,7 +94,8 @@ class Preparation:
     def so_far(self) -> Prepared:
         """The acknowledged halves; all of them once ``send`` has returned."""
         halves = tuple(self._acknowledged[index] for index in sorted(self._acknowledged))
-        return Prepared(self._tx_id, self._group, self._name, halves, self._atomic or len(halves) == 1)
+        atomic = self._atomic or len(halves) == 1
+        return Prepared(self._tx_id, self._group, self._name, halves, atomic, coordinator=self._coordinator)
 
     async def compose(
         self, messages: Sequence[OutgoingMessage], pairs: Sequence[tuple[str, str]], broker: str = ""
@@ -104,6 +113,7 @@ class Preparation:
                 (names.HMQ_TX_ID, self._tx_id),
                 (names.HMQ_TX_NAME, self._name),
                 *pairs,
+                (names.HMQ_COORDINATOR, self._coordinator),
             ]
         )
         last = len(messages) - 1
@@ -123,7 +133,9 @@ class Preparation:
                 )
             properties = names.append(message.properties, own + common)
             self._halves.append(_Half(message_id, message, properties, place, target))
-        self._may_batch = len(messages) >= MESSAGES_MIN and not any(message.delay_ms for message in messages)
+        # A half batch says nothing of a coordinator.
+        divides = not self._coordinator and not any(message.delay_ms for message in messages)
+        self._may_batch = divides and len(messages) >= MESSAGES_MIN
 
     async def _target(self, message: OutgoingMessage, broker: str) -> Target:
         """Choose a queue, on ``broker`` if the topic has one there, since only one broker can settle all halves atomically."""

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
+from halfmq.errors import UsageError
+
 COMMITTED: Final = "COMMITTED"
 ROLLED_BACK: Final = "ROLLED_BACK"
 #: No verdict yet: the outcome was UNKNOWN, and the broker will check.
@@ -49,7 +53,8 @@ class Prepared:
 
     The caller must settle it with ``commit`` or ``rollback``; until then the broker sends checks to the group.
     ``atomic``: all halves share one verdict at one log position. False for several messages on an Apache RocketMQ broker,
-    where each half is a separate transaction. ``timeout_s``: of the call that settles it; None: the client's.
+    where each half is a separate transaction. ``timeout_s``: of the call that settles it; None: the client's. ``coordinator``: who
+    settles it, and in which epoch; empty: any process of the group.
     """
 
     tx_id: str
@@ -58,6 +63,25 @@ class Prepared:
     halves: tuple[PreparedHalf, ...]
     atomic: bool
     timeout_s: float | None = None
+    coordinator: str = ""
+
+    def to_json(self) -> str:
+        """As text, for the log of a coordinator; ``from_json`` reads it, also in a later version."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Prepared":
+        """Inverse of ``to_json``.
+
+        Raises:
+            UsageError: ``text`` is no such text.
+        """
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
+            raise UsageError(
+                f"this is no prepared transaction: {error}", hint="what Prepared.to_json returned"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Maps a broker's error response to the exception that the caller gets, in one place for all calls."""
 
 from halfmq.errors import (
+    CoordinatorSuperseded,
     NotAuthorized,
     RequestFailed,
     ServerBusy,
@@ -35,6 +36,9 @@ def refusal(code: int, remark: str, what: str, standing: str = "", *, hint: str 
             return ServerBusy(text, response_code=code, hint="nothing was stored; try again later")
         case ResponseCode.GO_AWAY:
             return ServerBusy(text, response_code=code, hint="the broker is stopping")
+        case ResponseCode.SUPERSEDED:
+            hint = "another process of this coordinator took over: stop, or start again with recover()"
+            return CoordinatorSuperseded(text, response_code=code, hint=hint)
         case ResponseCode.INVALID_PARAMETER if standing:
             return TransactionUndecided(text, hint="its check, or an operator, decides; after that you get its verdict")
         case ResponseCode.ILLEGAL_OPERATION if standing:

@@ -36,6 +36,9 @@ RETRIABLE: Final = frozenset(
 )
 
 
+#: They also say what became of earlier attempts, as far as it matters to this caller.
+_SETTLING: Final = frozenset((ResponseCode.ILLEGAL_OPERATION, ResponseCode.SUPERSEDED))
+
 _T = TypeVar("_T")
 Request = Callable[[Connection, float], Coroutine[Any, Any, Answer]]
 
@@ -197,4 +200,4 @@ class Attempts:
 
 def _settles(error: Exception) -> bool:
     """Whether the error also tells the outcome of earlier attempts: the transaction has a verdict, or cannot have one."""
-    return isinstance(error, RequestFailed) and error.response_code == ResponseCode.ILLEGAL_OPERATION
+    return isinstance(error, RequestFailed) and error.response_code in _SETTLING

@@ -31,6 +31,7 @@ from halfmq.errors import HalfmqError, UsageError
 if TYPE_CHECKING:
     # Loaded when they are needed, as in ``async_client``.
     from halfmq.client.consumer import Consumer
+    from halfmq.client.coordinator import Coordinator, PreparedTransaction, Standing
     from halfmq.client.fetched_checks import FetchedCheck
     from halfmq.client.marker_table import CheckFunction, MarkerTable, TransactionBlock
     from halfmq.client.outbox import RunningRelay
@@ -218,6 +219,15 @@ class Client:
         client = self._live()
         return self._run(client.settle_earlier(tx_id, message, broker=broker))
 
+    def coordinator(self, name: str) -> "BlockingCoordinator":
+        """See ``AsyncClient.coordinator``."""
+        client = self._live()
+
+        async def make() -> "Coordinator":
+            return client.coordinator(name)
+
+        return BlockingCoordinator(self._run(make()))
+
     def broker_names(self) -> list[str]:
         """See ``AsyncClient.broker_names``."""
         client = self._live()
@@ -401,6 +411,47 @@ class Client:
         return BlockingConsumer(
             self._live().consumer(topics, group=group, tags=tags, start=start, retries=retries, prefetch=prefetch)
         )
+
+
+class BlockingCoordinator:
+    """Made by ``Client.coordinator``: ``Coordinator`` without asyncio, with the same methods."""
+
+    def __init__(self, coordinator: "Coordinator") -> None:
+        self._coordinator = coordinator
+        self._made_in = forks.generation
+        self.name = coordinator.name
+        self.group = coordinator.group
+
+    @property
+    def epochs(self) -> Mapping[str, int]:
+        """See ``Coordinator.epochs``."""
+        return self._coordinator.epochs
+
+    def recover(self) -> "list[PreparedTransaction]":
+        """See ``Coordinator.recover``."""
+        return self._run(self._coordinator.recover())
+
+    def prepare(self, messages: Sequence[OutgoingMessage], **options: Any) -> Prepared:
+        """See ``Coordinator.prepare``."""
+        return self._run(self._coordinator.prepare(messages, **options))
+
+    def settle(
+        self, transaction: str | Prepared, outcome: Outcome, *, timeout: float | None = None
+    ) -> TransactionReceipt:
+        """See ``Coordinator.settle``."""
+        return self._run(self._coordinator.settle(transaction, outcome, timeout=timeout))
+
+    def outcome(self, tx_id: str) -> "Standing":
+        """See ``Coordinator.outcome``."""
+        return self._run(self._coordinator.outcome(tx_id))
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        try:
+            forks.refuse_in_child(self._made_in, "this coordinator", "make another one in the child, and recover()")
+        except UsageError:
+            work.close()
+            raise
+        return loop_thread().run(work)
 
 
 class BlockingRelay:

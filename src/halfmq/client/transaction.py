@@ -36,6 +36,7 @@ from halfmq.client.retry import BACKOFF_MAX_S, RETRIABLE, Attempts
 from halfmq.client.verdicts import Verdicts
 from halfmq.errors import (
     ConnectError,
+    CoordinatorSuperseded,
     HalfmqError,
     RequestFailed,
     SendTimeout,
@@ -86,6 +87,7 @@ class Settlement:
             commit_or_rollback=self.outcome.value,
             message_id=half.message_id,
             tx_id=tx_id,
+            coordinator=self.prepared.coordinator,
             remark=remark or None,
             oneway=oneway,
         )
@@ -93,7 +95,7 @@ class Settlement:
     def receipt(self) -> TransactionReceipt:
         """The receipt for what has been acknowledged so far."""
         tx_id, reply = self.prepared.tx_id, self.reply
-        ids = tuple(half.message_id for half in self.prepared.halves)
+        ids = tuple(half.message_id for half in self.prepared.halves if half.message_id)
         verdict = VERDICT_OF[self.outcome]
         if reply is None:
             return TransactionReceipt(
@@ -132,10 +134,12 @@ class Transactions:
         query_id: str = "",
         broker: str = "",
         timeout_s: float | None = None,
+        pairs: Sequence[tuple[str, str]] = (),
+        coordinator: str = "",
         **notes: Unpack[Notes],
     ) -> Prepared:
         """Send the halves and wait for all acknowledgements, for ``timeout_s`` seconds (default: the client's timeout). ``broker``: the name
-        of the only one that is allowed.
+        of the only one that is allowed. ``pairs``: further properties of each message. ``coordinator``: as for ``Preparation``.
 
         If it raises, the local transaction must not run. Acknowledged halves are rolled back, in the background if
         necessary, others when a late acknowledgement arrives on the same connection, or by the check.
@@ -147,12 +151,12 @@ class Transactions:
             ConnectError, RequestFailed, UsageError: not sent, rejected, or an argument is wrong.
         """
         _check_arguments(messages, tx_id, name, query_id)
-        pairs = [(names.HMQ_QUERY_ID, query_id), *note_pairs(**notes)]
-        preparation = Preparation(self._context, self._group, tx_id, name, timeout_s)
+        pairs = [(names.HMQ_QUERY_ID, query_id), *note_pairs(**notes), *pairs]
+        preparation = Preparation(self._context, self._group, tx_id, name, timeout_s, coordinator)
         try:
             await preparation.compose(messages, pairs, broker)
             await preparation.send()
-        except TransactionRefused:
+        except (TransactionRefused, CoordinatorSuperseded):
             raise
         except TransactionUndecided as error:
             error.tx_id = tx_id
@@ -218,7 +222,7 @@ class Transactions:
                 if isinstance(error, RequestFailed) and error.response_code in RETRIABLE:
                     raise
                 # Whatever the reason, such as a topic that was deleted: it must not hide what is known of the transaction.
-                state = await self._state_at(broker, tx_id, whole)
+                state = await self.state_at(broker, tx_id, whole)
                 if state in (COMMITTED, ROLLED_BACK):
                     return COMMITTED if state == COMMITTED else ROLLED_BACK
                 if state != UNDECIDED:
@@ -232,7 +236,7 @@ class Transactions:
                 # Not found: settled between the two requests, and no longer in the broker's memory. The next half gets the verdict.
                 await whole.refused(error, permanent=False)
 
-    async def _state_at(self, broker: str, tx_id: str, attempts: Attempts) -> str:
+    async def state_at(self, broker: str, tx_id: str, attempts: Attempts) -> str:
         """UNDECIDED, COMMITTED, ROLLED_BACK or UNKNOWN, as a halfmq broker finds it by its id: in memory, or in its transaction table.
 
         Raises:
@@ -264,7 +268,7 @@ class Transactions:
         self.verdicts.opened(tx_id)
         try:
             await self._settle(settlement, settlement.prepared.timeout_s or self._context.timeout_s)
-        except TransactionRefused:
+        except (TransactionRefused, CoordinatorSuperseded):
             self.verdicts.settled(tx_id)
             raise
         except (SendTimeout, ConnectError) as error:

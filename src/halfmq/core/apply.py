@@ -29,9 +29,11 @@ from halfmq.core.derived import (
     add_query,
     count_half,
     count_undecided,
+    enter_of_coordinator,
     enter_of_query,
     forget_finished_queries,
     forget_query,
+    leave_coordinator,
     leave_query,
     note_query,
     schedule,
@@ -42,7 +44,7 @@ from halfmq.core.derived import (
 from halfmq.core.queues.deduplication import forget_old, forget_sent, forget_verdict, remember, remember_verdict
 from halfmq.core.queues.delay import due_at
 from halfmq.core.queues.offsets import keys_in
-from halfmq.core.schema import read_epoch, read_group, read_producer, read_topic
+from halfmq.core.schema import read_epoch, read_group, read_producer, read_topic, set_coordinator
 from halfmq.core.state import (
     BatchFacts,
     Delayed,
@@ -52,6 +54,7 @@ from halfmq.core.state import (
     QueryDecision,
     RecentMessage,
     State,
+    TakenEpoch,
     Undecided,
     Verdict,
     default_grace_ms,
@@ -72,6 +75,7 @@ from halfmq.model.records import (
     BatchRef,
     Checked,
     Committed,
+    CoordinatorEpoch,
     CopiedDelayed,
     CopiedHalf,
     CopiedHalfBatch,
@@ -237,7 +241,12 @@ def _half(state: State, record: HalfRecord) -> None:
         derived.undecided_count += 1
         if not undecided:
             derived.undecided_groups += 1
-        undecided[tx_id] = Undecided(group_name, tx_id, (half,), count, now_ms, grace_until_ms, 0, grace_until_ms)
+        coordinator = record.coordinator
+        known = undecided[tx_id] = Undecided(
+            group_name, tx_id, (half,), count, now_ms, grace_until_ms, 0, grace_until_ms, coordinator
+        )
+        if coordinator is not None:
+            enter_of_coordinator(state, known)
         schedule(state, group, tx_id, grace_until_ms)
     else:
         _join(state, group, known, half, count, grace_until_ms)
@@ -268,7 +277,7 @@ def _replace(
 ) -> None:  # fmt: skip
     tx_id = known.tx_id
     group.undecided[tx_id] = Undecided(
-        known.group, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, next_check
+        known.group, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, next_check, known.coordinator
     )
     if next_check != known.next_check:
         unschedule(state, group, tx_id, known.next_check)
@@ -298,10 +307,11 @@ def _enter_copy(state: State, record: CopiedHalf | CopiedHalfBatch, half: Half) 
     if known is None:
         count_undecided(state, group)
         enter_of_query(state, record.tx_id, half)
-        group.undecided[record.tx_id] = Undecided(
+        known = group.undecided[record.tx_id] = Undecided(
             record.group, record.tx_id, (half,), record.count, record.prepared_at_ms, record.grace_until_ms,
-            record.checks, check,
+            record.checks, check, record.coordinator if type(record) is CopiedHalf else None,
         )  # fmt: skip
+        enter_of_coordinator(state, known)
         schedule_or_park(state, group, record.tx_id, check)
         return
     _replace(
@@ -473,6 +483,8 @@ def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
         if copied:
             forget_copy(state, half)
     unschedule(state, group, tx_id, known.next_check)
+    if known.coordinator is not None:
+        leave_coordinator(state, known)
     if known.halves[0].batch is not None:
         derived.undecided_delayed -= sum([half.delayed_messages for half in known.halves])
         leave_query(state, known)
@@ -548,6 +560,11 @@ def _query_forgotten(state: State, record: QueryForgotten) -> None:
     last = query.last_batch
     query.decisions = {last: query.decisions[last]}
     note_query(state, query, before)
+
+
+def _coordinator_epoch(state: State, record: CoordinatorEpoch) -> None:
+    taken = TakenEpoch(record.epoch, record.taken_by, state.batch_time_ms) if record.epoch else None
+    set_coordinator(state, (record.group, record.name), taken)
 
 
 # --- settings, offsets, segments -------------------------------------------------------------------------------
@@ -655,5 +672,6 @@ _APPLY: Final[dict[type, Callable[[State, Any], None]]] = for_each_kind(
         CopiedHalfBatch: _copied_half_batch,
         Decided: _decided,
         QueryForgotten: _query_forgotten,
+        CoordinatorEpoch: _coordinator_epoch,
     }
 )

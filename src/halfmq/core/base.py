@@ -12,10 +12,13 @@ import msgspec
 from msgspec.structs import astuple
 
 from halfmq.core.schema import (
+    CoordinatorRow,
     OffsetRow,
     QueryRow,
     TopicRow,
+    coordinator_rows,
     group_rows,
+    load_coordinators,
     load_groups,
     load_offsets,
     load_producers,
@@ -35,7 +38,7 @@ _VERSION: Final = 1
 
 
 class _Payload(msgspec.Struct, array_like=True):
-    """Rows as in ``schema``. Of the last three fields, those at the end that have their default are omitted."""
+    """Rows as in ``schema``. Of the last five fields, those at the end that have their default are omitted."""
 
     version: int
     epoch: int
@@ -47,11 +50,13 @@ class _Payload(msgspec.Struct, array_like=True):
     producers: list[bytes] = []
     epoch_grace_ms: int = -1
     queries: list[QueryRow] = []
+    coordinator_epoch: int = 0
+    coordinators: list[CoordinatorRow] = []
 
 
 _REQUIRED_FIELDS: Final = 7
 #: Of the fields after these.
-_DEFAULTS: Final[tuple[object, ...]] = ([], -1, [])
+_DEFAULTS: Final[tuple[object, ...]] = ([], -1, [], 0, [])
 _decode: Final = msgspec.msgpack.Decoder(_Payload).decode
 
 
@@ -68,6 +73,8 @@ def base_payload(state: State) -> bytes:
         producer_rows(state, sorted),
         state.epoch_grace_ms,
         query_rows(state, sorted),
+        state.coordinator_epoch,
+        coordinator_rows(state, sorted),
     )
     fields = astuple(payload)
     while len(fields) > _REQUIRED_FIELDS and fields[-1] == _DEFAULTS[len(fields) - _REQUIRED_FIELDS - 1]:
@@ -107,6 +114,8 @@ def _load(state: State, payload: _Payload) -> None:
     load_producers(state, payload.producers)
     load_offsets(state, payload.offsets)
     load_queries(state, payload.queries)
+    state.coordinator_epoch = payload.coordinator_epoch
+    load_coordinators(state, payload.coordinators)
     state.epoch = payload.epoch
     state.epoch_grace_ms = payload.epoch_grace_ms
     state.next_topic_id = payload.next_topic_id

@@ -11,7 +11,7 @@ replaces a logged one.
 from typing import Final, NamedTuple
 
 from halfmq import limits
-from halfmq.core.state import Query, State, Topic
+from halfmq.core.state import CoordinatorKey, Query, State, TakenEpoch, Topic
 from halfmq.model.query_batch import RUN_CHARS_MAX, STREAM_CHARS_MAX
 from halfmq.model.settings import GroupSettings, ProducerSettings
 
@@ -30,6 +30,8 @@ RARE_BYTES: Final = 16
 #: Of a query with all its runs, without names and decisions; of one decision.
 QUERY_BYTES: Final = 80 + (2 + RUN_CHARS_MAX) * (1 + limits.QUERY_RUNS_MAX)
 DECISION_BYTES: Final = 36
+#: Of a coordinator, without names.
+COORDINATOR_BYTES: Final = 32
 #: Space for so many decisions of a query is reserved from its first record on, so a decision always fits: where there is no space for more,
 #: the earlier ones are forgotten (``transaction.query_limits``).
 DECISIONS_RESERVED: Final = 2
@@ -61,6 +63,10 @@ def more_group_bytes(group: GroupSettings | None) -> int:
 
 def producer_bytes(settings: ProducerSettings | None) -> int:
     return 0 if settings is None else PRODUCER_BYTES + len(settings.name) + len(settings.set_by.encode())
+
+
+def coordinator_bytes(key: CoordinatorKey, taken: TakenEpoch | None) -> int:
+    return 0 if taken is None else COORDINATOR_BYTES + sum(map(len, key)) + len(taken.taken_by.encode())
 
 
 def query_bytes(query: Query) -> int:
@@ -127,5 +133,6 @@ def recount(state: State) -> Recount:
     held = sum(map(more_group_bytes, state.groups.values()))
     producers = sum(map(producer_bytes, state.producer_settings.values()))
     queries = sum(map(query_bytes, state.queries.values()))
+    coordinators = sum(coordinator_bytes(key, taken) for key, taken in state.coordinators.items())
     offsets = sum(group_bytes(group) + OFFSET_BYTES * len(offsets) for group, offsets in state.offsets.items())
-    return Recount(EMPTY_BYTES + topics + groups + held + producers + offsets + queries, groups, queries)
+    return Recount(EMPTY_BYTES + topics + groups + held + producers + offsets + queries + coordinators, groups, queries)

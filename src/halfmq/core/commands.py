@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from halfmq.model.coordinator import Coordinator
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import DecidedBy
 from halfmq.model.settings import ProducerSettings
@@ -103,6 +104,8 @@ class SendHalf(msgspec.Struct, frozen=True, gc=False):
     #: since the client generated the id and never uses it again.
     searched_to: int = -1
     earlier: EarlierVerdict | None = None
+    #: Who alone settles the transaction, in the epoch that it states.
+    coordinator: Coordinator | None = None
 
 
 class PrepareBatch(msgspec.Struct, frozen=True, gc=False):
@@ -219,15 +222,17 @@ class EndTransaction(msgspec.Struct, frozen=True, gc=False):
     group: str
     #: HMQ_TX_ID if the client is ours, else ``msgId`` (UNIQ_KEY).
     tx_id: str
-    #: Half index and first log offset of any half of the transaction, as the reply to that half stated them; both ``ANY_HALF``: a rollback by
-    #: the id alone.
+    #: Half index and first log offset of any half of the transaction, as the reply to that half stated them; both ``ANY_HALF``: by the id
+    #: alone, which a rollback may, and a coordinator.
     half_index: int
     log_offset: int
     wanted: RequestedVerdict
-    #: PRODUCER on its own initiative; CHECK, or MARKER if the client says so, in response to a check.
+    #: PRODUCER on its own initiative; CHECK, or MARKER if the client says so, in response to a check; COORDINATOR if there is one.
     decided_by: DecidedBy
     remark: str
     settled: SettledRow | None
+    #: The coordinator that sends it, in the epoch that it states.
+    coordinator: Coordinator | None = None
 
 
 class SendBack(NamedTuple):
@@ -259,6 +264,22 @@ class ForgetQuery(NamedTuple):
 
     name: str
     topic: str
+    by: Actor
+
+
+class TakeEpoch(NamedTuple):
+    """A process begins to act for a coordinator, in an epoch of its own. The same ``taken_by`` gets the epoch that it has."""
+
+    group: str
+    name: str
+    taken_by: str
+
+
+class ForgetCoordinator(NamedTuple):
+    """An operator lets the broker forget a coordinator."""
+
+    group: str
+    name: str
     by: Actor
 
 
@@ -441,4 +462,5 @@ Command = (
     SendMessage | SendHalf | SendBatch | EndTransaction | SendBack | SetTopic | DeleteTopic | SetGroup | DeleteGroup | EnsureGroup | EnsureTopic
     | CommitOffset | CheckNotSent | ResolveTransaction | CheckNow | CheckParked | SetProducer | Tick | NoteTime | CopyForward | TrimLog
     | LockQueues | UnlockQueues | PrepareBatch | DecideBatch | FindDecision | ForgetQuery
+    | TakeEpoch | ForgetCoordinator
 )  # fmt: skip

@@ -26,6 +26,7 @@ from halfmq.core.commands import (
     EnsureGroup,
     EnsureTopic,
     FindDecision,
+    ForgetCoordinator,
     ForgetQuery,
     LockQueues,
     NoteTime,
@@ -39,6 +40,7 @@ from halfmq.core.commands import (
     SetGroup,
     SetProducer,
     SetTopic,
+    TakeEpoch,
     Tick,
     TrimLog,
     UnlockQueues,
@@ -68,6 +70,12 @@ from halfmq.core.transaction.check_schedule import (
     decide_check_parked,
     next_check_ms,
     send_checks,
+)
+from halfmq.core.transaction.coordinators import (
+    decide_forget_coordinator,
+    decide_take_epoch,
+    forget_coordinator_bound,
+    take_epoch_bound,
 )
 from halfmq.core.transaction.machine import decide_end, decide_resolve
 from halfmq.core.transaction.policy import decide_set_producer, enforce
@@ -334,6 +342,8 @@ DECIDE: Final[dict[type, Callable[[State, Any, int], DecisionTuple]]] = {
     DecideBatch: decide_batch,
     FindDecision: find_decision,
     ForgetQuery: decide_forget_query,
+    TakeEpoch: decide_take_epoch,
+    ForgetCoordinator: decide_forget_coordinator,
 }
 
 #: Bound of the records of a decision by type of command; see ``size_bound``.
@@ -360,6 +370,8 @@ _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     DecideBatch: decide_batch_bound,
     FindDecision: _nothing_bound,
     ForgetQuery: forget_query_bound,
+    TakeEpoch: take_epoch_bound,
+    ForgetCoordinator: forget_coordinator_bound,
     EnsureGroup: _two_records_bound,
     EnsureTopic: _two_records_bound,
     CheckNotSent: _two_records_bound,

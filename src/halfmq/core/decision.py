@@ -38,6 +38,10 @@ class Why(Enum):
     INCOMPLETE = "incomplete"
     #: A later run of the query has begun, which alone may prepare and decide.
     FENCED = "fenced"
+    #: A later process of the coordinator has begun, which alone may prepare and settle.
+    SUPERSEDED = "superseded"
+    #: The transaction has a coordinator, which alone may settle it.
+    OF_COORDINATOR = "of-coordinator"
     #: The query belongs to another stream, or to batch writes.
     OTHER_STREAM = "other-stream"
     WRONG_GROUP = "wrong-group"
@@ -159,6 +163,18 @@ class QueryRemoved(NamedTuple):
     last_batch: int
 
 
+class EpochTaken(NamedTuple):
+    """The coordinator's epoch from now on."""
+
+    epoch: int
+
+
+class CoordinatorForgotten(NamedTuple):
+    """The coordinator is forgotten. ``epoch``: its last one."""
+
+    epoch: int
+
+
 class ConsumerGroupDeleted(NamedTuple):
     """The consumer group no longer exists. ``kept``: its topics that remain because they contain messages."""
 
@@ -176,6 +192,8 @@ Reply = (
     | ProducerSettingsStored
     | ConsumerGroupDeleted
     | QueryRemoved
+    | EpochTaken
+    | CoordinatorForgotten
     | Locked
     | Done
     | BatchDecided

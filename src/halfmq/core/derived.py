@@ -136,6 +136,23 @@ def leave_query(state: State, known: Undecided) -> None:
             _note_age(state, state.queries[key])
 
 
+def enter_of_coordinator(state: State, known: Undecided) -> None:
+    """Enter a new undecided transaction in those of its coordinator, if it has one."""
+    if known.coordinator is not None:
+        key = known.group, known.coordinator.name
+        state.derived.undecided_of_coordinator.setdefault(key, {})[known.tx_id] = None
+
+
+def leave_coordinator(state: State, known: Undecided) -> None:
+    """The transaction was settled."""
+    if known.coordinator is not None:
+        key = known.group, known.coordinator.name
+        ids = state.derived.undecided_of_coordinator[key]
+        del ids[known.tx_id]
+        if not ids:
+            del state.derived.undecided_of_coordinator[key]
+
+
 def add_delayed(state: State, delayed: Delayed) -> None:
     """Enter a delayed message, new or copied to another place."""
     before = state.delayed.get(delayed.first_offset)

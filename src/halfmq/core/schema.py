@@ -18,6 +18,8 @@ A base and a snapshot contain kinds of rows:
     producers  payload                                       yes                              yes
     offsets    group, (topic id, queue id, offset) of each   yes                              yes
     queries    ``QueryRow``                                  yes                              yes
+    coordina-  ``CoordinatorRow``                            yes, and the highest epoch of    yes, and likewise
+    tors                                                     any of them
     ties       position, lowest log offset                   no: they are between two         yes
                                                              segments, as bases
     bases      segment start, queue ends of each topic       no: the bases contain it         yes
@@ -34,10 +36,11 @@ from enum import IntFlag
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from halfmq import limits
 from halfmq.core.base_bytes import (
+    coordinator_bytes,
     count_group,
     group_bytes,
     keep_queues,
@@ -55,12 +58,14 @@ from halfmq.core.derived import (
     add_query,
     count_half,
     count_undecided,
+    enter_of_coordinator,
     enter_of_query,
     note_query,
     schedule_or_park,
     set_run,
 )
 from halfmq.core.state import (
+    CoordinatorKey,
     Delayed,
     Half,
     Jump,
@@ -69,6 +74,7 @@ from halfmq.core.state import (
     QueryDecision,
     RecentMessage,
     State,
+    TakenEpoch,
     Topic,
     Undecided,
     Verdict,
@@ -76,7 +82,9 @@ from halfmq.core.state import (
     set_holders,
 )
 from halfmq.core.transaction.next_check import from_number
+from halfmq.model.coordinator import Coordinator
 from halfmq.model.records import (
+    CoordinatorEpoch,
     EpochStarted,
     GroupDeleted,
     GroupSet,
@@ -240,6 +248,25 @@ def query_forgotten(offset: int, query: Query, *, is_whole: bool) -> QueryForgot
     return QueryForgotten(offset, payload_record_size(payload), *query.key, is_whole, payload)
 
 
+def coordinator_epoch(offset: int, key: CoordinatorKey, epoch: int, taken_by: str = "") -> CoordinatorEpoch:
+    """The record after which the coordinator has this epoch; 0: after which it is forgotten."""
+    payload = payload_of(*key, epoch, taken_by)
+    return CoordinatorEpoch(offset, payload_record_size(payload), *key, epoch, taken_by, payload)
+
+
+def set_coordinator(state: State, key: CoordinatorKey, taken: TakenEpoch | None) -> None:
+    """Let the coordinator have this epoch; None: forget it."""
+    before = state.coordinators.pop(key, None)
+    state.derived.base_bytes += coordinator_bytes(key, taken) - coordinator_bytes(key, before)
+    of_group = state.derived.coordinators_of_group
+    count = of_group.pop(key[0], 0) + (taken is not None) - (before is not None)
+    if count:
+        of_group[key[0]] = count
+    if taken is not None:
+        state.coordinators[key] = taken
+        state.coordinator_epoch = max(state.coordinator_epoch, taken.epoch)
+
+
 def epoch_started(offset: int, epoch: int, wall_ms: int, check_immunity_ms: int, jump_ms: int = 0) -> EpochStarted:
     """The record of a start. It contains the settings that its epoch's records depend on, since redo may run with others.
 
@@ -296,10 +323,33 @@ class QueryRow(NamedTuple):
     is_first: bool = True
 
 
+class CoordinatorRow(NamedTuple):
+    """A coordinator: see ``state.TakenEpoch``."""
+
+    group: str
+    name: str
+    epoch: int
+    taken_by: str
+    taken_at_ms: int
+
+
+class UndecidedRow(NamedTuple):
+    """Fields of ``Undecided``, ``next_check`` as a number."""
+
+    group: str
+    tx_id: str
+    halves: tuple[Half, ...]
+    halves_count: int
+    prepared_at_ms: int
+    grace_until_ms: int
+    checks: int
+    next_check: int
+    #: Absent in stores of earlier versions.
+    coordinator: Coordinator | None = None
+
+
 OffsetRow = tuple[str, list[tuple[int, int, int]]]
 BaseRow = tuple[int, tuple[tuple[int, tuple[int, ...]], ...]]
-#: Fields of ``Undecided``, the last one as a number.
-UndecidedRow = tuple[str, str, tuple[Half, ...], int, int, int, int, int]
 
 
 #: Order of dictionary keys: ``iter``, or ``sorted`` if equal states must give equal bytes.
@@ -409,6 +459,25 @@ def load_queries(state: State, rows: Iterable[QueryRow]) -> None:
         note_query(state, query, query_bytes(query))
 
 
+def coordinator_rows(state: State, order: Order = iter) -> list[CoordinatorRow]:
+    """Each coordinator with its newest epoch."""
+    rows = state.coordinators
+    return [CoordinatorRow(key[0], key[1], *astuple(rows[key])) for key in order(rows)]
+
+
+def load_coordinators(state: State, rows: Iterable[CoordinatorRow]) -> None:
+    for row in rows:
+        set_coordinator(state, (row.group, row.name), TakenEpoch(row.epoch, row.taken_by, row.taken_at_ms))
+
+
+def _coordinator_epoch(state: State) -> list[int]:
+    return [state.coordinator_epoch]
+
+
+def _load_coordinator_epoch(state: State, rows: list[int]) -> None:
+    (state.coordinator_epoch,) = rows
+
+
 def _ties(state: State) -> list[tuple[int, int]]:
     return list(state.ties.items())
 
@@ -433,14 +502,15 @@ def _undecided(state: State) -> list[Undecided]:
 
 
 def _load_undecided(state: State, rows: list[UndecidedRow]) -> None:
-    for name, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, number in rows:
+    for name, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, number, coordinator in rows:
         group = state.producer_group(name)
         check = from_number(number)
         count_undecided(state, group)
         # ``group.name``: one string for all transactions of the group instead of one for each row.
-        group.undecided[tx_id] = Undecided(
-            group.name, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, check
+        known = group.undecided[tx_id] = Undecided(
+            group.name, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, check, coordinator
         )
+        enter_of_coordinator(state, known)
         schedule_or_park(state, group, tx_id, check)
         enter_of_query(state, tx_id, halves[0])
         for half in halves:
@@ -493,6 +563,8 @@ ROW_KINDS: Final = (
     RowKind("offsets", list[OffsetRow], offset_rows, load_offsets),
     RowKind("bases", list[BaseRow], _bases, _load_bases),
     RowKind("queries", list[QueryRow], query_rows, load_queries),
+    RowKind("coordinator epoch", list[int], _coordinator_epoch, _load_coordinator_epoch),
+    RowKind("coordinators", list[CoordinatorRow], coordinator_rows, load_coordinators),
     RowKind("ties", list[tuple[int, int]], _ties, _load_ties),
     RowKind("undecided", list[UndecidedRow], _undecided, _load_undecided),
     RowKind("delayed", list[Delayed], _delayed, _load_delayed),

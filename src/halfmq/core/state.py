@@ -26,6 +26,7 @@ import msgspec
 from halfmq import limits
 from halfmq.core.decision import WakeQueue
 from halfmq.core.transaction.next_check import NextCheck
+from halfmq.model.coordinator import Coordinator
 from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC, TRACED
 from halfmq.model.query_batch import query_text
 from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, Record
@@ -129,6 +130,8 @@ class Undecided(msgspec.Struct, frozen=True, gc=False, array_like=True):
     checks: int
     #: Until the first check is sent, not before ``grace_until_ms``.
     next_check: NextCheck
+    #: Who alone settles it, apart from operators and a policy; None: its producer.
+    coordinator: Coordinator | None = None
 
 
 class Delayed(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -183,6 +186,16 @@ class QueryDecision(msgspec.Struct, frozen=True, gc=False, array_like=True):
     position: int
 
 
+class TakenEpoch(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The newest epoch of a coordinator: who took it, and when, broker time ms."""
+
+    epoch: int
+    taken_by: str
+    taken_at_ms: int
+
+
+#: (producer group, name) of a coordinator.
+CoordinatorKey = tuple[str, str]
 #: Key of a query in ``State.queries``; see ``transaction.queries``.
 QueryKey = tuple[str, str]
 
@@ -496,8 +509,8 @@ class DerivedState:
     """
 
     __slots__ = (
-        "base_bytes", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "idle_queries", "policies", "policies_due", "queries_bytes", "query_of_run",
-        "undecided_bytes", "undecided_count", "undecided_delayed", "undecided_groups", "undecided_of_query", "unused_queries",
+        "base_bytes", "coordinators_of_group", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "idle_queries", "policies", "policies_due", "queries_bytes", "query_of_run",
+        "undecided_bytes", "undecided_count", "undecided_delayed", "undecided_groups", "undecided_of_coordinator", "undecided_of_query", "unused_queries",
         "verdict_forgotten",
     )  # fmt: skip
 
@@ -530,6 +543,9 @@ class DerivedState:
         #: Groups whose policy the next tick applies, in the order of their turns. Separate from ``SessionState.asking``, since a policy
         #: also acts without a connected producer, and applying it costs more than a check.
         self.policies_due: dict[str, None] = {}
+        #: Coordinator -> ids of its undecided transactions, and producer group -> number of its coordinators.
+        self.undecided_of_coordinator: dict[CoordinatorKey, dict[str, None]] = {}
+        self.coordinators_of_group: dict[str, int] = {}
         #: Query -> ids of its undecided transactions, in the order of their preparation.
         self.undecided_of_query: dict[QueryKey, dict[str, None]] = {}
         #: Queries without an undecided transaction -> broker time of their last record (of a start, if that was before it), ms, oldest
@@ -623,7 +639,7 @@ class State:
     """
 
     __slots__ = (
-        "bases", "batch_open", "batch_time_ms", "caps", "delayed", "derived", "epoch", "epoch_grace_ms", "groups", "holders",
+        "bases", "batch_open", "batch_time_ms", "caps", "coordinator_epoch", "coordinators", "delayed", "derived", "epoch", "epoch_grace_ms", "groups", "holders",
         "jumps", "loaded", "log_end", "log_start", "next_half_index", "next_topic_id", "offsets", "producer_groups",
         "producer_settings", "queries", "record_bytes_max", "sent", "session", "settings", "ties", "topics_by_id", "topics_by_name", "verdicts",
     )  # fmt: skip
@@ -663,6 +679,9 @@ class State:
         self.offsets: dict[str, dict[tuple[int, int], int]] = {}
         self.producer_groups: dict[str, ProducerGroup] = {}
         self.queries: dict[QueryKey, Query] = {}
+        #: The highest epoch that any coordinator got, so that one that was forgotten never gets an epoch of its past again.
+        self.coordinator_epoch = 0
+        self.coordinators: dict[CoordinatorKey, TakenEpoch] = {}
         #: Position of a verdict -> lowest log offset of the half batches that it shows, if that is in an earlier segment. The log must not
         #: start between the two.
         self.ties: dict[int, int] = {}

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from halfmq.core.state import (
+    CoordinatorKey,
     Delayed,
     InFlight,
     Jump,
@@ -18,6 +19,7 @@ from halfmq.core.state import (
     QueueLock,
     RecentMessage,
     Subscription,
+    TakenEpoch,
     Undecided,
     Verdict,
 )
@@ -189,6 +191,8 @@ class DerivedView(Protocol):
     @property
     def undecided_groups(self) -> int: ...
     @property
+    def undecided_of_coordinator(self) -> Mapping[CoordinatorKey, Collection[str]]: ...
+    @property
     def undecided_of_query(self) -> Mapping[QueryKey, Collection[str]]: ...
 
 
@@ -229,6 +233,8 @@ class View(Protocol):
     def producer_groups(self) -> Mapping[str, ProducerGroupView]: ...
     @property
     def queries(self) -> Mapping[QueryKey, QueryView]: ...
+    @property
+    def coordinators(self) -> Mapping[CoordinatorKey, TakenEpoch]: ...
     @property
     def ties(self) -> Mapping[int, int]: ...
     @property

@@ -27,7 +27,8 @@ _generated_prefixes: Final[Cached[str, bool]] = Cached(
 UNIQUE_ID_CHARS: Final = frozenset({32, 56})
 
 #: In place of a half's index and log offset in a verdict: whichever half. For a producer that knows a transaction only by its id, because an
-#: earlier process has sent the halves. It may roll back, and not commit: what it has not sent it cannot vouch for.
+#: earlier process has sent the halves. It may roll back, and not commit: what it has not sent it cannot vouch for. A coordinator in its newest
+#: epoch may do both: no other process prepares or settles for it any more.
 ANY_HALF: Final = -1
 
 

@@ -12,12 +12,15 @@ from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.model.cached import Cached
+from halfmq.model.coordinator import Coordinator, parse_coordinator
 from halfmq.model.ids import hash64, java_string_hash
 from halfmq.model.properties import (
     CHECK_IMMUNITY_SECONDS,
     DELAY,
     HMQ_ADVICE,
+    HMQ_BRANCH,
     HMQ_COMMENT,
+    HMQ_COORDINATOR,
     HMQ_TX_COUNT,
     HMQ_TX_ID,
     HMQ_TX_INDEX,
@@ -43,6 +46,7 @@ INVALID_DELAY: Final = 1 << 62
 #: Equal to the longest timer (RocketMQ ``timerMaxDelaySec``).
 GRACE_MAX_MS: Final = 3 * 86_400_000
 _HMQ_TX_ID: Final = HMQ_TX_ID.encode()
+_HMQ_COORDINATOR: Final = HMQ_COORDINATOR.encode()
 _CHECK_IMMUNITY_SECONDS: Final = CHECK_IMMUNITY_SECONDS.encode()
 _DELAY: Final = DELAY.encode()
 _TIMER_DELAY_SEC: Final = TIMER_DELAY_SEC.encode()
@@ -56,7 +60,7 @@ _RARE: Final = frozenset(
         name.encode()
         for name in (
             HMQ_TX_ID, HMQ_TX_INDEX, HMQ_TX_COUNT, CHECK_IMMUNITY_SECONDS, DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS,
-            TIMER_DELIVER_MS, TRACE_ON,
+            TIMER_DELIVER_MS, TRACE_ON, HMQ_COORDINATOR,
         )
     }
 )  # fmt: skip
@@ -200,6 +204,18 @@ def grace_in(pairs: Mapping[bytes, bytes]) -> int:
     return min(int(text) * 1_000, GRACE_MAX_MS)
 
 
+def coordinator_in(pairs: Mapping[bytes, bytes]) -> Coordinator | None:
+    """The coordinator of a half; None if it has none, or a malformed one, which is refused where it is sent."""
+    text = pairs.get(_HMQ_COORDINATOR)
+    return None if text is None else parse_coordinator(text.decode("ascii", "replace"))
+
+
+def coordinator_of(properties: bytes) -> Coordinator | None:
+    """``coordinator_in`` of a stored half with these properties."""
+    text = find(properties, HMQ_COORDINATOR) if _HMQ_COORDINATOR in properties else None
+    return None if text is None else parse_coordinator(text.decode("ascii", "replace"))
+
+
 def plain_facts(values: CommonValues) -> tuple[int, int, bytes]:
     """The last three fields of a ``MessageRecord``: tag hash, key hash, KEYS."""
     _, _, _, unique_id, tags, keys = values
@@ -226,9 +242,12 @@ class HalfNotes(NamedTuple):
     advice: str = ""
     #: For people, at most ``limits.COMMENT_CHARS_MAX`` characters; any character may be in it.
     comment: str = ""
+    #: What its coordinator calls it, at most ``limits.BRANCH_CHARS_MAX`` characters.
+    branch: str = ""
 
 
-_NOTES: Final = tuple([f"\x02{name}\x01".encode() for name in (HMQ_TX_NAME, HMQ_ADVICE, HMQ_COMMENT)])
+_NOTES: Final = tuple([f"\x02{name}\x01".encode() for name in (HMQ_TX_NAME, HMQ_ADVICE, HMQ_COMMENT, HMQ_BRANCH)])
+_NOTES_CHARS: Final = (limits.NAME_CHARS_SHOWN, 8, limits.COMMENT_CHARS_MAX, limits.BRANCH_CHARS_MAX)
 _ADVICE: Final = frozenset({"COMMIT", "ROLLBACK"})
 #: UTF-8 has at most so many bytes for a character.
 _UTF8_BYTES_MAX: Final = 4
@@ -240,15 +259,15 @@ def notes_in(properties: bytes) -> HalfNotes:
     """
     text = PROPERTY_SEPARATOR + properties
     found = []
-    for key, chars_max in zip(_NOTES, (limits.NAME_CHARS_SHOWN, 8, limits.COMMENT_CHARS_MAX), strict=True):
+    for key, chars_max in zip(_NOTES, _NOTES_CHARS, strict=True):
         at = text.rfind(key)
         value = b""
         if at >= 0:
             start = at + len(key)
             value = text[start : start + _UTF8_BYTES_MAX * chars_max].partition(PROPERTY_SEPARATOR)[0]
         found.append(value.decode("utf-8", "replace")[:chars_max])
-    name, advice, comment = found
-    return HalfNotes(name, advice if advice in _ADVICE else "", comment)
+    name, advice, comment, branch = found
+    return HalfNotes(name, advice if advice in _ADVICE else "", comment, branch)
 
 
 def _number(text: bytes | None) -> int:

@@ -27,6 +27,10 @@ class PendingTransaction(msgspec.Struct, frozen=True):
     name: str = ""
     advice: str = ""
     comment: str = ""
+    branch: str = ""
+    #: Who alone settles it, apart from operators and a policy, and the epoch in which it was prepared; "" and 0: its producer.
+    coordinator: str = ""
+    epoch: int = 0
 
 
 class GroupStats(msgspec.Struct, frozen=True):
@@ -74,3 +78,16 @@ class QueryInfo(msgspec.Struct, frozen=True):
     undecided: int
     #: Whether its last decision said that there are no further batches, so that it is forgotten by itself.
     is_over: bool
+
+
+class CoordinatorInfo(msgspec.Struct, frozen=True):
+    """What a broker knows of a coordinator (``model.coordinator``)."""
+
+    group: str
+    coordinator: str
+    epoch: int
+    #: The client that took the epoch, as it names itself.
+    taken_by: str
+    #: How long ago, ms, at the time of the request.
+    age_ms: int
+    undecided: int

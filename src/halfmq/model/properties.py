@@ -55,6 +55,10 @@ HMQ_TX_MARKER: Final = "HMQ_TX_MARKER"
 #: For whoever decides in the application's place: what it advises if in doubt, COMMIT or ROLLBACK, and a text for people.
 HMQ_ADVICE: Final = "HMQ_ADVICE"
 HMQ_COMMENT: Final = "HMQ_COMMENT"
+#: The coordinator that decides the transaction, with the epoch in which it was prepared (``model.coordinator``); and the branch of the
+#: coordinator's own transaction that this one is.
+HMQ_COORDINATOR: Final = "HMQ_COORDINATOR"
+HMQ_BRANCH: Final = "HMQ_BRANCH"
 #: The id of the message for which this one makes amends.
 HMQ_COMPENSATES: Final = "HMQ_COMPENSATES"
 
@@ -69,6 +73,7 @@ RESERVED: Final = frozenset(
         *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__SHARDINGKEY"),
         *("HMQ_TX_ID", "HMQ_TX_INDEX", "HMQ_TX_COUNT", "HMQ_TX_NAME", "HMQ_QUERY_ID", "HMQ_TX_MARKER"),
         *("HMQ_ADVICE", "HMQ_COMMENT"),
+        *("HMQ_COORDINATOR", "HMQ_BRANCH"),
     )
 )
 #: Properties that are not the user's: also those that brokers write, although clients do not refuse them. The names of request-reply

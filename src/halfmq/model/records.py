@@ -31,6 +31,7 @@ import msgspec
 from msgspec import Struct
 
 from halfmq.errors import InvariantViolated
+from halfmq.model.coordinator import Coordinator
 from halfmq.model.stored_message import StoredMessage, size_of
 
 #: Head before each record: kind 1, flags 1, reserved 2, record length 4.
@@ -53,6 +54,7 @@ class Kind(IntEnum):
     DELAYED = 7
     COPIED_DELAYED = 8
     RELEASED = 9
+    COORDINATOR_EPOCH = 10
     TOPIC_SET = 16
     TOPIC_DELETED = 17
     GROUP_SET = 18
@@ -83,6 +85,8 @@ class DecidedBy(IntEnum):
     MARKER = 3
     OPERATOR = 4
     POLICY = 5
+    #: Somebody else's coordinator, in its newest epoch (``model.coordinator``).
+    COORDINATOR = 6
 
 
 class _Record(Struct, frozen=True, gc=False):
@@ -156,6 +160,8 @@ class HalfRecord(StoredRecord, frozen=True, gc=False):
     grace_ms: int
     #: The value of KEYS.
     keys: bytes
+    #: Of its transaction; in the properties as well.
+    coordinator: Coordinator | None = None
 
     @property
     def half_index(self) -> int:
@@ -168,7 +174,7 @@ class CopiedHalf(_Record, frozen=True, gc=False):
     ``source`` is the current place of the bytes; the store copies them, the decision never sees them. The identity of the half
     (``first_offset``, ``half_index``) stays; ``offset`` is its new place. The record contains everything that replay from here needs, since
     the first record may be gone. ``prepared_at_ms``, ``grace_until_ms``, ``checks`` and ``next_check_at_ms`` belong to the transaction. The
-    last four fields are on disk only inside of the message: a decoder takes ``queue_id`` from it and the others from its properties
+    last five fields are on disk only inside of the message: a decoder takes ``queue_id`` from it and the others from its properties
     with ``model.message_facts``.
     """
 
@@ -190,6 +196,8 @@ class CopiedHalf(_Record, frozen=True, gc=False):
     key_hash: int
     #: As returned by ``message_facts.delay_of``.
     delay: int
+    #: As in ``HalfRecord``.
+    coordinator: Coordinator | None = None
 
 
 class Ref(Struct, frozen=True, gc=False):
@@ -375,6 +383,7 @@ class OperatorAction(IntEnum):
     RESET_OFFSET = 7
     DELETE_GROUP = 8
     FORGET_QUERY = 9
+    FORGET_COORDINATOR = 11
 
 
 class OperatorActed(_Record, frozen=True, gc=False):
@@ -472,6 +481,17 @@ class QueryForgotten(_Record, frozen=True, gc=False):
     payload: bytes
 
 
+class CoordinatorEpoch(_Record, frozen=True, gc=False):
+    """A coordinator has this epoch from now on, and what an earlier one prepares or settles is refused. 0: it is forgotten."""
+
+    group: str
+    name: str
+    epoch: int
+    #: The client that took it, as it names itself.
+    taken_by: str
+    payload: bytes
+
+
 class OffsetsCommitted(_Record, frozen=True, gc=False):
     """Consumer offsets: (group, topic id, queue id, offset) each."""
 
@@ -524,6 +544,7 @@ Record = (
     | CopiedHalfBatch
     | Decided
     | QueryForgotten
+    | CoordinatorEpoch
 )
 
 #: The registry of record kinds: type by number in the log. A new kind is added here first; then every module with a table by type
@@ -538,6 +559,7 @@ TYPE_OF_KIND: Final[dict[Kind, type]] = {
     Kind.DELAYED: DelayedRecord,
     Kind.COPIED_DELAYED: CopiedDelayed,
     Kind.RELEASED: Released,
+    Kind.COORDINATOR_EPOCH: CoordinatorEpoch,
     Kind.TOPIC_SET: TopicSet,
     Kind.TOPIC_DELETED: TopicDeleted,
     Kind.GROUP_SET: GroupSet,

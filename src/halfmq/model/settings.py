@@ -50,6 +50,8 @@ _NAMED_PART: Final = (3, 4)
 _GROUPS_PART: Final = (1, 4)
 #: The same for queries, whose names clients choose too.
 _QUERIES_PART: Final = (1, 8)
+#: The same for coordinators.
+_COORDINATORS_PART: Final = (1, 32)
 #: Size of one in a base, as in ``core.base_bytes``, with the longest name that a client chooses (a ``%RETRY%`` topic's is not longer)
 #: and, for a topic, the queues of one created on first use.
 _TOPIC_BYTES: Final = 48 + limits.TOPIC_CHARS_MAX
@@ -91,10 +93,16 @@ def queries_bytes_max(segment_bytes: int) -> int:
     return base_bytes_max(segment_bytes) * _QUERIES_PART[0] // _QUERIES_PART[1]
 
 
+def coordinators_bytes_max(segment_bytes: int) -> int:
+    """Maximum bytes of a base for coordinators."""
+    return base_bytes_max(segment_bytes) * _COORDINATORS_PART[0] // _COORDINATORS_PART[1]
+
+
 def caps_that_fit(settings: BrokerSettings) -> Caps:
     """Numbers that fit in the base of a segment whatever the names are."""
     groups_bytes = groups_bytes_max(settings.segment_bytes)
-    topics_bytes = named_bytes_max(settings.segment_bytes) - groups_bytes - queries_bytes_max(settings.segment_bytes)
+    others_bytes = queries_bytes_max(settings.segment_bytes) + coordinators_bytes_max(settings.segment_bytes)
+    topics_bytes = named_bytes_max(settings.segment_bytes) - groups_bytes - others_bytes
     topic_bytes = _TOPIC_BYTES + _QUEUE_BYTES * settings.default_topic_queues
     return Caps(topics_bytes // topic_bytes, groups_bytes // _GROUP_BYTES)
 

@@ -48,7 +48,7 @@ KINDS: Final = frozenset(KIND_OF.values())
 #: Fields that are decoded from the properties, which are shown anyway.
 _IN_PROPERTIES: Final[dict[type, tuple[str, ...]]] = {
     MessageRecord: ("tag_hash", "key_hash", "keys"),
-    HalfRecord: ("tag_hash", "key_hash", "id_hash", "delay", "grace_ms", "keys"),
+    HalfRecord: ("tag_hash", "key_hash", "id_hash", "delay", "grace_ms", "keys", "coordinator"),
 }
 _OF_MESSAGE: Final = frozenset(StoredMessage._fields)
 _VERIFY: Final = "`halfmq store verify` gives advice"

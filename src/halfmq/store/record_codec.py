@@ -22,7 +22,16 @@ from halfmq.model import properties as props
 from halfmq.model import stored_message
 from halfmq.model.cached import Cached
 from halfmq.model.half_batch import DELAY_BYTES, ENTRY_BYTES, ITEM_HEAD_BYTES
-from halfmq.model.message_facts import common_values, delay_of, half_facts, key_hash_of, plain_facts, tag_hash_of
+from halfmq.model.message_facts import (
+    common_values,
+    coordinator_in,
+    coordinator_of,
+    delay_of,
+    half_facts,
+    key_hash_of,
+    plain_facts,
+    tag_hash_of,
+)
 from halfmq.model.records import (
     BATCH_REF_BYTES,
     BATCHED,
@@ -44,6 +53,7 @@ from halfmq.model.records import (
     BatchRef,
     Checked,
     Committed,
+    CoordinatorEpoch,
     CopiedDelayed,
     CopiedHalf,
     CopiedHalfBatch,
@@ -424,6 +434,7 @@ ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | list[bytes] | by
         CopiedHalfBatch: _copied_half_batch,
         Decided: _decided,
         QueryForgotten: _payload_of(Kind.QUERY_FORGOTTEN),
+        CoordinatorEpoch: _payload_of(Kind.COORDINATOR_EPOCH),
     }
 )
 
@@ -478,7 +489,7 @@ def _read_half(data: bytes, at: int, offset: int, size: int) -> HalfRecord:
     tx_id = pairs.get(_HMQ_TX_ID) or unique_id
     return HalfRecord(
         offset, size, topic_id, *message, _texts[group], tx_id.decode(), index, count,
-        *half_facts(values),
+        *half_facts(values), coordinator_in(pairs) if pairs else None,
     )  # fmt: skip
 
 
@@ -498,7 +509,7 @@ def _read_copied_half(data: bytes, at: int, offset: int, size: int) -> CopiedHal
     return CopiedHalf(
         offset, size, offset, first_offset, half_index, topic_id, size - COPIED_HALF_MESSAGE_AT, group, tx_id, index,
         count, prepared, grace_until, checks, next_check, _queue_id(data, message_start), tag_hash_of(properties),
-        key_hash_of(properties), delay_of(properties),
+        key_hash_of(properties), delay_of(properties), coordinator_of(properties),
     )  # fmt: skip
 
 
@@ -738,6 +749,7 @@ _READ: Final[dict[type, Callable[[bytes, int, int, int], Any]]] = for_each_kind(
         CopiedHalfBatch: _read_copied_half_batch,
         Decided: _read_decided,
         QueryForgotten: _payload_reader(QueryForgotten, 3),
+        CoordinatorEpoch: _payload_reader(CoordinatorEpoch, 4),
     }
 )
 #: By number: indexing a tuple is cheaper than hashing an enum member.

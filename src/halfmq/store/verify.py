@@ -36,6 +36,7 @@ from halfmq.model.records import (
     BatchRef,
     Checked,
     Committed,
+    CoordinatorEpoch,
     CopiedDelayed,
     CopiedHalf,
     CopiedHalfBatch,
@@ -103,6 +104,7 @@ _ACTED: Final[dict[int, type | tuple[type, ...]]] = {
     OperatorAction.RESET_OFFSET: OffsetsCommitted,
     OperatorAction.DELETE_GROUP: GroupDeleted,
     OperatorAction.FORGET_QUERY: QueryForgotten,
+    OperatorAction.FORGET_COORDINATOR: CoordinatorEpoch,
 }
 #: Maximum number of findings of one kind that are listed; the others are counted.
 _TOLD_MAX: Final = 20
@@ -857,6 +859,7 @@ class _IndexCheck:
             GroupDeleted,
             OperatorActed,
             QueryForgotten,
+            CoordinatorEpoch,
             Trim,
         ),
     )

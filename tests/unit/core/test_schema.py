@@ -8,8 +8,8 @@ from tests.unit.core.test_snapshot import filled
 from halfmq import limits
 from halfmq.core.base import base_payload
 from halfmq.core.base_bytes import group_bytes, more_group_bytes, topic_bytes
-from halfmq.core.commands import DecideBatch, LockQueues, SetGroup, SetProducer, SetTopic
-from halfmq.core.decision import BatchDecided, Done, ProducerSettingsStored
+from halfmq.core.commands import DecideBatch, LockQueues, SetGroup, SetProducer, SetTopic, TakeEpoch
+from halfmq.core.decision import BatchDecided, Done, EpochTaken, ProducerSettingsStored
 from halfmq.core.schema import (
     ROW_KINDS,
     Head,
@@ -46,6 +46,19 @@ def full() -> CoreLog:
     batch = QueryBatch("q1", 0, "r1")
     assert isinstance(log.do(DecideBatch(1, "PG", batch, b"d" * 16, (winner(*found),))), BatchDecided)
     sent(log.do(half_batch(batch._replace(batch=1, run="r2"))))
+    assert log.do(TakeEpoch("G1", "transfers", "one")) == EpochTaken(1)
+    sent(
+        log.do(
+            half(
+                "of a coordinator".replace(" ", "-"),
+                group="G1",
+                HMQ_COORDINATOR="1 transfers",
+                HMQ_TX_ID="T-c",
+                HMQ_TX_INDEX="0",
+                HMQ_TX_COUNT="1",
+            )
+        )
+    )
     log.roll()
     return log
 
@@ -88,7 +101,7 @@ def test_a_parked_check_that_names_no_reason_is_refused() -> None:
     log.do(half("T1"))
     (kind,) = [kind for kind in ROW_KINDS if kind.name == "undecided"]
     row = msgspec.msgpack.decode(msgspec.msgpack.encode(kind.rows(log.state)[0]))
-    row[-1] = PARKED_MS + 9
+    row[-2] = PARKED_MS + 9
     rows = msgspec.msgpack.Decoder(kind.type).decode(msgspec.msgpack.encode([row]))
     with pytest.raises(InvariantViolated, match="reason 9"):
         kind.load(State(log.settings), rows)

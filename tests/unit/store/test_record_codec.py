@@ -84,6 +84,7 @@ KINDS: dict[str, make.Make] = {
     "copied_half_batch": make.copied_half_batch(SOURCE_BATCH, cast(HalfBatch, make.half_batch()(0))),
     "decided": make.decided(make.batch_ref(64), make.batch_ref(2_000, 6), lost=(7, 2**40)),
     "query_forgotten": make.query_forgotten(),
+    "coordinator_epoch": make.coordinator_epoch(),
 }
 #: Further forms of these kinds: name -> kind, record.
 FORMS: dict[str, tuple[str, make.Make]] = {

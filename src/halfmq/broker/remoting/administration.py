@@ -23,6 +23,7 @@ from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.fields import CreateTopicFields, DeleteGroupFields, KeyFields, SettingFields, TopicFields
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.operators import (
+    EXT_COORDINATOR,
     EXT_GROUP,
     EXT_ID,
     EXT_MAX,
@@ -186,6 +187,9 @@ ADMINISTRATIVE: Final[Mapping[int, Row]] = {
     codes.HMQ_FORGET_QUERY: Row(
         {EXT_QUERY: Selects(), EXT_QUERY_TOPIC: Selects(), EXT_OPERATOR: _AUDIT, EXT_REASON: _AUDIT}
     ),
+    codes.HMQ_FORGET_COORDINATOR: Row(
+        {EXT_GROUP: Selects(), EXT_COORDINATOR: Selects(), EXT_OPERATOR: _AUDIT, EXT_REASON: _AUDIT}
+    ),
     codes.HMQ_PRODUCER: Row(
         {EXT_GROUP: Selects(), EXT_OPERATOR: _LIMITS, EXT_REASON: _AUDIT},
         dict.fromkeys(ProducerChange.__struct_fields__, _LIMITS),
@@ -206,6 +210,7 @@ READS: Final = frozenset(
         RequestCode.GET_TOPIC_CONFIG, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.QUERY_ASSIGNMENT,
         codes.HMQ_POSITION, codes.HMQ_TRANSACTIONS, codes.HMQ_STORY, codes.HMQ_UNDECIDED, codes.HMQ_STATS, codes.HMQ_FITTING,
         codes.HMQ_DECISION, codes.HMQ_RAW_READ, codes.HMQ_TABLE_READ, codes.HMQ_QUERIES,
+        codes.HMQ_COORDINATORS,
     }
 )  # fmt: skip
 #: What working clients send: messages, verdicts, pulls, and who they are.
@@ -215,7 +220,7 @@ OF_CLIENTS: Final = frozenset(
         RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.HEART_BEAT,
         RequestCode.UNREGISTER_CLIENT, RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION,
         RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ,
-        codes.HMQ_POLL_CHECKS, codes.HMQ_PREPARE_BATCH, codes.HMQ_DECIDE,
+        codes.HMQ_POLL_CHECKS, codes.HMQ_PREPARE_BATCH, codes.HMQ_DECIDE, codes.HMQ_TAKE_EPOCH,
     }
 )  # fmt: skip
 

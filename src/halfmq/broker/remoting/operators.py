@@ -39,6 +39,7 @@ from halfmq.wire.remoting.operators import (
     EXT_CHECK_OPEN,
     EXT_CHECKS,
     EXT_CLIENT,
+    EXT_COORDINATOR,
     EXT_FROM,
     EXT_GROUP,
     EXT_ID,
@@ -93,7 +94,7 @@ class Operators:
         if isinstance(start, Refused):
             self._refuse(connection, request, start)
             return
-        group = request.ext.get(EXT_GROUP, "")
+        group, coordinator = request.ext.get(EXT_GROUP, ""), request.ext.get(EXT_COORDINATOR, "")
         request = request.to_answer(None)
 
         def answer(listed: Listing) -> None:
@@ -102,7 +103,7 @@ class Operators:
                 ext[EXT_NEXT] = listed.following
             self._tell(connection, request, ext, encode_pending(listed.rows))
 
-        steps = self._transactions.undecided(group, count, start)
+        steps = self._transactions.undecided(group, count, start, coordinator)
         failed = partial(self._gateway.failed, connection, request)
         if not self._turns.run(connection, LISTING_COST, steps, answer, failed, in_order=False):
             self._refuse(connection, request, Refused(Why.NOT_NOW, BUSY))

@@ -20,10 +20,12 @@ from halfmq.core.commands import RequestedVerdict
 from halfmq.core.decision import Noted, Refused, Reply, Sent, SentBatch, Settled
 from halfmq.core.engine import Failed
 from halfmq.core.view import ProducerGroupView
+from halfmq.model.coordinator import parse_coordinator
 from halfmq.model.ids import is_transaction_id
 from halfmq.model.records import DecidedBy
 from halfmq.wire.remoting.codes import (
     DECIDED_BY_MARKER,
+    EXT_COORDINATOR,
     EXT_DURABILITY,
     EXT_POSITION,
     EXT_REPEATED,
@@ -125,13 +127,21 @@ class SendCommands:
         group = fields.producer_group
         tx_id = fields.tx_id or fields.msg_id or fields.transaction_id
         decided_by = _BY_PRODUCER
-        if fields.from_transaction_check:
+        coordinator = None
+        if fields.coordinator and not fields.from_transaction_check:
+            coordinator = parse_coordinator(fields.coordinator)
+            if coordinator is None:
+                text = f"{EXT_COORDINATOR}: an epoch and a name"
+                self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, text)
+                return
+            decided_by = DecidedBy.COORDINATOR
+        elif fields.from_transaction_check:
             tx_id = _checked_id(fields, tx_id, self._sequencer.view.producer_groups.get(group))
             # Trusted, as the verdict itself is.
             decided_by = DecidedBy.MARKER if fields.decided_by == DECIDED_BY_MARKER else DecidedBy.CHECK
         self._verdicts.end(
             connection.number, group, tx_id, fields.tran_state_table_offset, fields.commit_log_offset, wanted, decided_by,
-            request.remark or "", None if request.flag & 2 else self._ended, (connection, request),
+            request.remark or "", None if request.flag & 2 else self._ended, (connection, request), coordinator,
         )  # fmt: skip
 
     def _ended(self, context: Context, reply: Reply | Failed) -> None:

@@ -18,9 +18,10 @@ from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX
 from halfmq.errors import InvalidName
 from halfmq.model.cached import Cached
 from halfmq.model.ids import UNIQUE_ID_CHARS, checked_name, is_generated_id
-from halfmq.model.message_facts import CommonValues, common_values, delay_in, half_facts, plain_facts
+from halfmq.model.message_facts import CommonValues, common_values, coordinator_in, delay_in, half_facts, plain_facts
 from halfmq.model.properties import (
     CLUSTER,
+    HMQ_COORDINATOR,
     HMQ_TX_COUNT,
     HMQ_TX_ID,
     HMQ_TX_INDEX,
@@ -33,6 +34,7 @@ from halfmq.model.steps import Steps
 from halfmq.model.stored_message import SYS_PREPARED, SYS_TRANSACTION_MASK
 
 _HMQ_TX_ID: Final = HMQ_TX_ID.encode()
+_HMQ_COORDINATOR: Final = HMQ_COORDINATOR.encode()
 _TRACE_ON: Final = TRACE_ON.encode()
 _HMQ_TX_INDEX: Final = HMQ_TX_INDEX.encode()
 _HMQ_TX_COUNT: Final = HMQ_TX_COUNT.encode()
@@ -150,7 +152,13 @@ def _half(
     searched_to = (
         -1 if len(raw_id) == 32 or len(raw_id) in UNIQUE_ID_CHARS or not raw_id else 0
     )  # 32 is almost every one
+    coordinator = None
     if pairs:
+        if _HMQ_COORDINATOR in pairs:
+            coordinator = coordinator_in(pairs)
+            if coordinator is None:
+                text = f"{HMQ_COORDINATOR}: an epoch, a blank and a name of 1 to {limits.COORDINATOR_NAME_CHARS_MAX} characters"
+                return Refused(Why.INVALID_PARAMETER, text)
         raw_tx_id = pairs.get(_HMQ_TX_ID)
         if raw_tx_id is not None:
             identity = _identity(pairs, raw_tx_id)
@@ -164,7 +172,7 @@ def _half(
     return SendHalf(
         connection, group, tx_id, index, count, request.topic, request.default_queues, request.queue_id, request.sys_flag,
         request.born_time_ms, request.flag, properties, request.reconsume_times, body, born_host, unique_id, tag_hash,
-        key_hash, id_hash, delay, grace_ms, keys, searched_to,
+        key_hash, id_hash, delay, grace_ms, keys, searched_to, None, coordinator,
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from halfmq.core.transaction.listing import (
     oldest_undecided,
     transaction_state,
     undecided_among,
+    undecided_of_coordinator,
 )
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.transaction.story import check_is_open, story
@@ -118,14 +119,18 @@ class Transactions:
 
     # --- to read: a front door holds these answers with ``Sequencer.after_durable``
 
-    def undecided(self, group: str, count_max: int, start: int) -> Steps[Listing]:
+    def undecided(self, group: str, count_max: int, start: int, coordinator: str = "") -> Steps[Listing]:
         """A page of undecided transactions, at most ``LISTED_MAX``. ``start``: ``following`` of the previous page, or 0.
 
-        For one group all are listed, page by page; for all groups (empty ``group``) the oldest ones of each page of groups.
+        ``coordinator``: only those of this coordinator of the group. For one group all are listed, page by page; for all groups (empty
+        ``group``) the oldest ones of each page of groups.
         """
         view, now_ms = self._sequencer.view, self._time.now_ms()
         count_max = min(max(count_max, 1), LISTED_MAX)
-        if group:
+        if coordinator:
+            key = group, coordinator
+            total, following, rows = undecided_of_coordinator(view, key, count_max, now_ms, start)
+        elif group:
             total, rows = oldest_undecided(view, group, count_max, now_ms, skipped=start)
             end = start + len(rows)
             following = end if rows and end < total else 0

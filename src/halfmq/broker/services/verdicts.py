@@ -8,6 +8,7 @@ from halfmq.broker.sequencer import Deliver, Sequencer
 from halfmq.core.commands import EndTransaction, RequestedVerdict, SettledRow
 from halfmq.core.decision import Refused, Reply, Why
 from halfmq.core.engine import Failed
+from halfmq.model.coordinator import Coordinator
 from halfmq.model.records import DecidedBy
 
 
@@ -39,6 +40,7 @@ class Verdicts:
         remark: str,
         deliver: Deliver | None,
         context: Any,
+        coordinator: Coordinator | None = None,
     ) -> None:
         """End a transaction; ``half_index`` and ``log_offset`` belong to any of its halves.
 
@@ -50,7 +52,7 @@ class Verdicts:
         if known is None or not (tx_id in known.undecided or tx_id in known.settled):
             settled = self._rows.settled_row(half_index)
         command = EndTransaction(
-            connection, group, tx_id, half_index, log_offset, wanted, decided_by, remark, settled
+            connection, group, tx_id, half_index, log_offset, wanted, decided_by, remark, settled, coordinator
         )  # fmt: skip
         if deliver is None:
             self._sequencer.submit_small(command, None)

@@ -7,10 +7,10 @@ oldest ones are found without a search. There may be very many groups; a request
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heapreplace, nsmallest
 from itertools import islice
 
-from halfmq.core.state import Undecided
+from halfmq.core.state import CoordinatorKey, Undecided
 from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.view import ProducerGroupView, View
@@ -60,6 +60,24 @@ def oldest_undecided(
     return total, tuple(found)
 
 
+def undecided_of_coordinator(
+    view: View, key: CoordinatorKey, listed_max: int, now_ms: int, first: int
+) -> tuple[int, int, tuple[PendingTransaction, ...]]:
+    """(number of undecided transactions of the coordinator, start of the next page or 0, transactions of this page).
+
+    Sorted by half index, of which ``first`` is the least: verdicts between two pages move none of the others, so that a reader of all
+    pages has seen every transaction that is undecided at the end.
+    """
+    ids = view.derived.undecided_of_coordinator.get(key, ())
+    if not ids:
+        return 0, 0, ()
+    group = view.producer_groups[key[0]]
+    indexes = [(known.halves[0].half_index, tx_id) for tx_id in ids for known in (group.undecided[tx_id],)]
+    page = nsmallest(listed_max + 1, [found for found in indexes if found[0] >= first])
+    rows = tuple([_listed(view, group, group.undecided[tx_id], now_ms) for _, tx_id in page[:listed_max]])
+    return len(ids), page[listed_max][0] if len(page) > listed_max else 0, rows
+
+
 def _by_age(groups: Sequence[ProducerGroupView]) -> Iterator[tuple[ProducerGroupView, Undecided]]:
     """Oldest first. Reads one transaction of each group, and one more for each result."""
     heads = []
@@ -98,6 +116,8 @@ def _listed(view: View, group: ProducerGroupView, known: Undecided, now_ms: int)
         0 if isinstance(check, ParkedCheck) else max(0, check - now_ms),
         len(group.session.members) + len(group.session.pollers),
         _BECAUSE[check] if isinstance(check, ParkedCheck) else "",
+        coordinator=known.coordinator.name if known.coordinator is not None else "",
+        epoch=known.coordinator.epoch if known.coordinator is not None else 0,
     )
 
 

@@ -37,6 +37,7 @@ from halfmq.core.state import Destination, Half, ProducerGroup, State, Topic, Un
 from halfmq.core.transaction.admission import refuse_half
 from halfmq.core.transaction.batch_verdict import commit_batches, copy_half_batch
 from halfmq.core.transaction.check_schedule import due_sooner
+from halfmq.core.transaction.coordinators import refuse_other, refuse_superseded
 from halfmq.core.transaction.next_check import to_number
 from halfmq.core.transaction.states import OF_SETTLED, SettledEffect, TransactionState, standing_state
 from halfmq.model.checksum import crc32
@@ -86,7 +87,7 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
         Refused ALREADY_SETTLED: a check settled the transaction before the client repeated the half, or the application chose an id that
             it had used before; ``standing`` is the verdict. The local transaction must not run.
         Refused SEARCH_AGAIN: verdicts left memory after the search for an earlier one: search again, and repeat the command.
-        Refused, other reasons: nothing was written.
+        Refused SUPERSEDED: its coordinator has a later epoch. Refused, other reasons: nothing was written.
 
     Source: docs/promises.md, "Once in the log".
     """
@@ -97,9 +98,16 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
     tx_id = command.tx_id
     group = state.producer_groups.get(group_name)
     known = None
+    coordinator = command.coordinator
+    if coordinator is not None:
+        superseded = refuse_superseded(state, group_name, coordinator)
+        if superseded is not None:
+            return Decision(NOTHING, superseded)
     if group is not None:
         known = group.undecided.get(tx_id)
         if known is not None:
+            if known.coordinator != coordinator:
+                return Decision(NOTHING, still_undecided(tx_id, "another process, or another coordinator, prepared it"))
             answered = _prepared_before(known, command, topic)
             if answered is not None:
                 return Decision(NOTHING, answered)
@@ -141,7 +149,7 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
         offset, size, topic.topic_id, topic.name, queue_id, half_index, command.flag,
         command.sys_flag & STORED_BITS, command.born_time_ms, born_host, now_ms, settings.store_host,
         command.reconsume_times, 0, body, crc32(body) & 0x7FFFFFFF, properties, group_name, tx_id, command.index,
-        command.count, command.tag_hash, command.key_hash, command.id_hash, delay, command.grace_ms, command.keys,
+        command.count, command.tag_hash, command.key_hash, command.id_hash, delay, command.grace_ms, command.keys, coordinator,
     )  # fmt: skip
     reply = Sent(offset, queue_id, half_index, command.unique_id)
     return (*made, record) if made else (record,), reply, NOTHING, NOTHING
@@ -252,13 +260,18 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> DecisionTu
         Settled: the transaction has this verdict, now or before.
         Noted: UNKNOWN was received.
         Refused VERDICT_CONFLICT: it has the opposite verdict. INCOMPLETE: it stays undecided, send the missing halves.
-            WRONG_GROUP, WRONG_OFFSETS: nothing was changed. NOT_FOUND: never prepared here, or past retention.
+            WRONG_GROUP, WRONG_OFFSETS: nothing was changed. SUPERSEDED, OF_COORDINATOR: neither, and this sender never can. NOT_FOUND: never prepared here, or past retention.
     """
     group_name = command.group
     tx_id = command.tx_id
     half_index = command.half_index
     log_offset = command.log_offset
     wanted = command.wanted
+    coordinator = command.coordinator
+    if coordinator is not None:
+        superseded = refuse_superseded(state, group_name, coordinator)
+        if superseded is not None:
+            return Decision(NOTHING, superseded)
     group = state.producer_groups.get(group_name)
     known = group.undecided.get(tx_id) if group is not None else None
     if group is None or known is None:
@@ -267,8 +280,12 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> DecisionTu
         if half.half_index == half_index and half.first_offset == log_offset:
             break
     else:
-        if not (half_index == log_offset == ANY_HALF and wanted is _ROLLBACK):
+        if not (half_index == log_offset == ANY_HALF and (wanted is _ROLLBACK or coordinator is not None)):
             return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))
+    if known.coordinator is not coordinator and (wanted is _COMMIT or wanted is _ROLLBACK):
+        refused = refuse_other(known, coordinator)
+        if refused is not None:
+            return Decision(NOTHING, refused)
     if wanted is _COMMIT:
         decided = _commit(state, known, command.decided_by, now_ms)
         return _settled(group, tx_id, decided) if group.session.in_flight or group.session.last_unknown else decided
@@ -408,7 +425,7 @@ def copy_half(known: Undecided, half: Half, offset: int) -> CopiedHalf | CopiedH
         offset, copied_half_size(half.message_bytes), half.offset, half.first_offset, half.half_index, half.topic_id,
         half.message_bytes, known.group, known.tx_id, half.index, known.count, known.prepared_at_ms,
         known.grace_until_ms, known.checks, to_number(known.next_check), half.queue_id, half.tag_hash, half.key_hash,
-        half.delay,
+        half.delay, known.coordinator,
     )  # fmt: skip
 
 
@@ -505,7 +522,7 @@ def _not_found(state: State, group: str, tx_id: str, half_index: int, log_offset
     """The refusal for an unknown transaction. It does not search all undecided ones: ENDs with wrong ids must stay cheap."""
     if 0 <= log_offset < state.log_start and 0 <= half_index < state.next_half_index:
         return Refused(Why.NOT_FOUND, _PAST_RETENTION)
-    return Refused(
-        Why.NOT_FOUND,
-        f"transaction {tx_id!r} of group {group!r} was never prepared here as half {half_index} at log offset {log_offset}",
-    )
+    what = f"transaction {tx_id!r} of group {group!r}"
+    if half_index == log_offset == ANY_HALF:
+        return Refused(Why.NOT_FOUND, f"{what} is not undecided, and not among the recent verdicts")
+    return Refused(Why.NOT_FOUND, f"{what} was never prepared here as half {half_index} at log offset {log_offset}")

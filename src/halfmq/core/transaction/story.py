@@ -27,6 +27,7 @@ _BY: Final = {
     DecidedBy.MARKER: "its producer, from the marker table, in response to a check",
     DecidedBy.OPERATOR: "an operator",
     DecidedBy.POLICY: "the policy of its producer group",
+    DecidedBy.COORDINATOR: "its coordinator",
 }
 
 _ADVISED: Final = {"COMMIT": "commit", "ROLLBACK": "roll back"}
@@ -155,6 +156,8 @@ def _policy(settings: ProducerSettings) -> list[str]:
 
 def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) -> str:
     check = known.next_check
+    if known.coordinator is not None:
+        return _waits_for_coordinator(view, known)
     if isinstance(check, ParkedCheck):
         why = f"it had {checks(known.checks)}" if check is ParkedCheck.CHECKS else "of its age"
         return (
@@ -186,6 +189,19 @@ def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) 
     if not (group.session.members or group.session.held_polls):
         return f"It is due, and goes to the next client that fetches the checks of group {group.name}."
     return "Its check is due now."
+
+
+def _waits_for_coordinator(view: View, known: Undecided) -> str:
+    coordinator = known.coordinator
+    assert coordinator is not None
+    taken = view.coordinators.get((known.group, coordinator.name))
+    since = ""
+    if taken is not None and taken.epoch != coordinator.epoch:
+        since = f", which {taken.taken_by or 'another process'} acts for since epoch {taken.epoch}"
+    return (
+        f"It waits for its coordinator {coordinator.name}, which prepared it in epoch {coordinator.epoch}{since}; a check cannot settle it, and an "
+        "operator can."
+    )
 
 
 def _what_then(group: ProducerGroupView, known: Undecided) -> str:

@@ -105,6 +105,10 @@ HMQ_TABLE_READ: Final = 29_016
 #: List the queries that the broker knows, or forget one (``queries``).
 HMQ_QUERIES: Final = 29_017
 HMQ_FORGET_QUERY: Final = 29_018
+#: Take the next epoch of a coordinator; list the coordinators that the broker knows, or forget one (``coordinators``).
+HMQ_TAKE_EPOCH: Final = 29_019
+HMQ_COORDINATORS: Final = 29_020
+HMQ_FORGET_COORDINATOR: Final = 29_021
 
 
 class ResponseCode(IntEnum):
@@ -141,6 +145,8 @@ class ResponseCode(IntEnum):
     FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
+    #: halfmq only: a later process of the coordinator has begun.
+    SUPERSEDED = 29_100
 
 
 #: ``LanguageCode`` by its number in a binary header.
@@ -189,5 +195,7 @@ EXT_DAMAGED: Final = "HMQ_DAMAGED"
 #: In an END_TRANSACTION that answers a check: "marker" if the outcome is from the marker table, not from application code.
 EXT_DECIDED_BY: Final = "HMQ_DECIDED_BY"
 DECIDED_BY_MARKER: Final = "marker"
+#: In an END_TRANSACTION of a coordinator: which one, in which epoch (``model.coordinator``).
+EXT_COORDINATOR: Final = "HMQ_COORDINATOR"
 #: In a send request: "true" if an earlier attempt got no response, so that the message may already be stored.
 EXT_SENT_AGAIN: Final = "HMQ_SENT_AGAIN"

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
 
-from halfmq.wire.remoting.codes import EXT_DECIDED_BY, EXT_SENT_AGAIN, EXT_TX_ID, RequestCode
+from halfmq.wire.remoting.codes import EXT_COORDINATOR, EXT_DECIDED_BY, EXT_SENT_AGAIN, EXT_TX_ID, RequestCode
 
 Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -73,6 +73,8 @@ class EndFields(Fields, gc=False):
     tx_id: str = field(name=EXT_TX_ID, default="")
     #: halfmq only: source of the answer to a check.
     decided_by: str = field(name=EXT_DECIDED_BY, default="")
+    #: halfmq only: the coordinator that sends it, with its epoch.
+    coordinator: str = field(name=EXT_COORDINATOR, default="")
 
 
 class PullFields(Fields, gc=False):

@@ -17,6 +17,7 @@ from halfmq.model.stored_message import (
 )
 from halfmq.wire.remoting import frame as frames
 from halfmq.wire.remoting.codes import (
+    EXT_COORDINATOR,
     EXT_DECIDED_BY,
     EXT_SENT_AGAIN,
     EXT_TX_ID,
@@ -266,6 +267,7 @@ def encode_end(
     from_check: bool = False,
     decided_by: str = "",
     tx_id: str = "",
+    coordinator: str = "",
     remark: str | None = None,
     oneway: bool = True,
 ) -> bytes:
@@ -282,5 +284,6 @@ def encode_end(
         "topic": topic,
         EXT_TX_ID: tx_id or None,
         EXT_DECIDED_BY: decided_by or None,
+        EXT_COORDINATOR: coordinator or None,
     }
     return encode_request(RequestCode.END_TRANSACTION, opaque, ext, oneway=oneway, remark=remark)

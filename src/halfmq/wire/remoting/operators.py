@@ -1,12 +1,14 @@
 """Commands of halfmq for operators: list undecided transactions, explain one, settle one, check some now.
 
-    HMQ_TRANSACTIONS  29002  ext ``group`` (empty: all), ``max``, ``from``: ``next`` of the previous page
+    HMQ_TRANSACTIONS  29002  ext ``group`` (empty: all), ``coordinator`` (of the group; absent: all), ``max``, ``from``: ``next`` of
+                      the previous page
         response  code 0, ext ``total``, ``at`` (broker time to which the ages refer, ms), ``next`` (start of the next page; absent
                   on the last one. With a group: a number of transactions; without: a number of groups, and each page has the
                   oldest transactions of its groups); body JSON [{"group", "tx_id", "age_ms", "messages", "expected",
                   "message_bytes", "topics", "checks", "next_check_in_ms", "producers", "set_aside", "name", "advice",
-                  "comment"}, ...], oldest first; ``set_aside``: the limit by which it was parked, "checks" or "age", or "";
-                  ``advice``: "COMMIT", "ROLLBACK" or ""
+                  "comment", "branch", "coordinator", "epoch"}, ...], oldest first; ``set_aside``: the limit by which it was
+                  parked, "checks" or "age", or ""; ``advice``: "COMMIT", "ROLLBACK" or ""; ``coordinator`` and ``epoch``: who
+                  alone settles it, and the epoch in which it was prepared, or "" and 0
     HMQ_STORY         29003  ext ``group`` (empty: any), ``txId``
         response  code 0, ext ``group``, ``state`` UNDECIDED | COMMITTED | ROLLED_BACK | UNKNOWN, ``checkOpen`` "true": a check of it
                   was sent, or is due and a producer is there to get it, so that an answer may come soon (otherwise absent);
@@ -54,6 +56,7 @@ EXT_REASON: Final = "reason"
 EXT_CLIENT: Final = "clientId"
 EXT_CHECKS: Final = "checks"
 EXT_LEFT: Final = "left"
+EXT_COORDINATOR: Final = "coordinator"
 
 LISTED_MAX: Final = limits.TRANSACTIONS_LISTED_MAX
 #: Maximum ids of a request.

@@ -89,7 +89,20 @@ def test_each_figure_of_a_transaction_and_what_is_missing() -> None:
     log.later(250)
     _, (listed,) = oldest_undecided(log.state, "PG", 10, log.now_ms)
     size = sum(one.message_bytes for one in group.undecided["T1"].halves)
-    assert msgspec.structs.astuple(listed) == ("PG", "T1", 250, 3, 0, size, ("orders", "stock"), 0, 5_750, 2, "")
+    assert msgspec.structs.astuple(listed) == (
+        "PG",
+        "T1",
+        250,
+        3,
+        0,
+        size,
+        ("orders", "stock"),
+        0,
+        5_750,
+        2,
+        *[""] * 6,
+        0,
+    )
     topic_id = group.undecided["T1"].halves[1].topic_id
     del log.state.topics_by_id[topic_id]
     log.now_ms -= 300

@@ -37,7 +37,7 @@ def test_the_bytes_of_a_list() -> None:
     assert encode_pending([ROW]) == (
         b'[{"group":"shop","tx_id":"T-1","age_ms":90000,"messages":2,"expected":3,"message_bytes":4711,'
         b'"topics":["orders","stock"],"checks":4,"next_check_in_ms":0,"producers":1,"set_aside":"",'
-        b'"name":"","advice":"","comment":""}]'
+        b'"name":"","advice":"","comment":"","branch":"","coordinator":"","epoch":0}]'
     )
 
 

@@ -1,0 +1,120 @@
+"""Somebody else's coordinators: epochs for their processes, and for administrators which ones the broker knows (``core.transaction.coordinators``)."""
+
+import logging
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from halfmq import limits
+from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.actors import actor
+from halfmq.broker.services.peer import Peer, ThrottledLog
+from halfmq.broker.timers import BrokerTime
+from halfmq.core.commands import ForgetCoordinator, TakeEpoch
+from halfmq.core.decision import CoordinatorForgotten, EpochTaken, Refused, Why
+from halfmq.core.engine import Failed
+from halfmq.errors import InvalidName
+from halfmq.model.coordinator import is_coordinator_name
+from halfmq.model.ids import checked_name
+from halfmq.model.pending import CoordinatorInfo
+
+log: Final = logging.getLogger("halfmq.operators")
+
+
+class CoordinatorsPage(NamedTuple):
+    """A page of coordinators, in no particular order."""
+
+    total: int
+    coordinators: tuple[CoordinatorInfo, ...]
+    #: Start of the next page; 0: there is none.
+    following: int
+
+
+class Coordinators:
+    """The coordinators that the broker knows."""
+
+    def __init__(self, sequencer: Sequencer, time: BrokerTime, log_throttled: ThrottledLog) -> None:
+        self._sequencer = sequencer
+        self._view = sequencer.view
+        self._time = time
+        self._log_throttled = log_throttled
+
+    def take(
+        self, peer: Peer, group: str, name: str, taken_by: str, answer: Callable[[EpochTaken | Refused | Failed], None]
+    ) -> None:
+        """The next epoch of the coordinator, for the process that ``taken_by`` names; the same one if it asks again.
+
+        Refusals: INVALID_PARAMETER: of the names. LIMIT_REACHED: no space for another coordinator.
+        """
+        problem = _problem_of(group, name)
+        if not 0 < len(taken_by) <= limits.EPOCH_TAKER_CHARS_MAX or not taken_by.isprintable():
+            problem = f"takenBy: which process, 1 to {limits.EPOCH_TAKER_CHARS_MAX} printable characters"
+        if problem:
+            answer(Refused(Why.INVALID_PARAMETER, problem))
+            return
+
+        def is_done(_: None, reply: Any) -> None:
+            if isinstance(reply, EpochTaken):
+                self._log_throttled(
+                    log, logging.INFO, ("epoch", group, name), peer,
+                    "coordinator %s of group %s has epoch %d, taken by %s from %s", name, group, reply.epoch, taken_by, peer.address,
+                )  # fmt: skip
+            answer(reply)
+
+        self._sequencer.submit(TakeEpoch(group, name, taken_by), is_done)
+
+    def page(self, count: int, start: int) -> CoordinatorsPage:
+        """``count`` coordinators. ``start``: ``following`` of the previous page, or 0. A change between two pages moves others."""
+        known, now_ms = self._view.coordinators, self._time.now_ms()
+        undecided = self._view.derived.undecided_of_coordinator
+        found = tuple(
+            [
+                CoordinatorInfo(
+                    *key, taken.epoch, taken.taken_by, max(0, now_ms - taken.taken_at_ms), len(undecided.get(key, ()))
+                )
+                for key, taken in islice(known.items(), start, start + count)
+            ]
+        )
+        return CoordinatorsPage(len(known), found, start + count if start + count < len(known) else 0)
+
+    def forget(
+        self,
+        peer: Peer,
+        group: str,
+        name: str,
+        operator: str,
+        reason: str,
+        answer: Callable[[CoordinatorForgotten | Refused | Failed], None],
+    ) -> None:
+        """Forget one coordinator: what its processes still send is refused, until one takes an epoch again.
+
+        Refusals: INVALID_PARAMETER: no name or reason. NOT_FOUND. NOT_NOW: it has undecided transactions.
+        """
+        by = actor(peer, operator, reason, "who lets the broker forget it")
+        if isinstance(by, Refused):
+            answer(by)
+            return
+        if not by.reason:
+            answer(Refused(Why.INVALID_PARAMETER, "reason: why the broker forgets it"))
+            return
+
+        def is_done(_: None, reply: Any) -> None:
+            if isinstance(reply, CoordinatorForgotten):
+                self._log_throttled(
+                    log, logging.WARNING, ("coordinator", group, name), peer,
+                    "operator %s from %s let the broker forget coordinator %s of group %s, which had epoch %d; reason: %s",
+                    by.name, peer.address, name, group, reply.epoch, by.reason,
+                )  # fmt: skip
+            answer(reply)
+
+        self._sequencer.submit(ForgetCoordinator(group, name, by), is_done)
+
+
+def _problem_of(group: str, name: str) -> str:
+    try:
+        checked_name(group, "producer group", limits.GROUP_CHARS_MAX)
+    except InvalidName as error:
+        return str(error)
+    if not is_coordinator_name(name):
+        return f"coordinator: 1 to {limits.COORDINATOR_NAME_CHARS_MAX} of letters, digits and ._:-"
+    return ""

@@ -1,0 +1,128 @@
+"""Epochs of coordinators: which process of somebody else's coordinator may prepare and settle (``model.coordinator``).
+
+    TakeEpoch          the next epoch, durable before the reply: from then on what an earlier epoch sends is refused
+    SendHalf           with a coordinator: refused unless in its newest epoch, before anything is written
+    EndTransaction     the same; and without the coordinator, a transaction that has one is not settled
+    ForgetCoordinator  an operator; refused while it has undecided transactions
+
+So a listing of a coordinator's undecided transactions, made after it took its epoch, is complete: no earlier process can add one to it, and none
+can settle one of it. Operators, and the policy of a producer group, settle a coordinator's transactions as any other.
+
+Epochs rise over all coordinators of a store. One that is forgotten, and begins anew, so never gets an epoch that a process of its past may still have.
+"""
+
+from typing import Final
+
+from halfmq import limits
+from halfmq.core.audit import bytes_if_space, signed_if_space
+from halfmq.core.base_bytes import coordinator_bytes
+from halfmq.core.base_space import refuse_named
+from halfmq.core.commands import ForgetCoordinator, TakeEpoch
+from halfmq.core.decision import NOTHING, CoordinatorForgotten, Decision, EpochTaken, Refused, Why
+from halfmq.core.schema import coordinator_epoch
+from halfmq.core.state import State, TakenEpoch, Undecided, next_offset
+from halfmq.model.coordinator import Coordinator
+from halfmq.model.records import OperatorAction
+from halfmq.model.settings import coordinators_bytes_max
+
+#: More than an epoch takes as a number.
+_EPOCH_MAX: Final = 1 << 62
+
+
+def decide_take_epoch(state: State, command: TakeEpoch, now_ms: int) -> Decision:
+    """Give the coordinator the next epoch, or again the one that this process took.
+
+    Replies:
+        EpochTaken. Refused LIMIT_REACHED: there are as many coordinators as may be, or no space in a base.
+    """
+    key = command.group, command.name
+    known = state.coordinators.get(key)
+    if known is not None and known.taken_by == command.taken_by:
+        return Decision(NOTHING, EpochTaken(known.epoch))
+    taken = TakenEpoch(state.coordinator_epoch + 1, command.taken_by, now_ms)
+    if known is None:
+        refused = _refuse_new(state, command)
+    else:
+        more = coordinator_bytes(key, taken) - coordinator_bytes(key, known)
+        refused = refuse_named(state, more, f"coordinator {command.name!r} got no epoch") if more > 0 else None
+    if refused is not None:
+        return Decision(NOTHING, refused)
+    record = coordinator_epoch(next_offset(state), key, taken.epoch, taken.taken_by)
+    return Decision((record,), EpochTaken(taken.epoch))
+
+
+def _refuse_new(state: State, command: TakeEpoch) -> Refused | None:
+    what = f"coordinator {command.name!r} of group {command.group!r} was not accepted"
+    see = "`halfmq coordinator list` shows them, and `halfmq coordinator forget` removes one"
+    most = limits.COORDINATORS_PER_GROUP_MAX
+    if state.derived.coordinators_of_group.get(command.group, 0) >= most:
+        return Refused(Why.LIMIT_REACHED, f"{what}: the group has {most} coordinators, as many as it may; {see}")
+    most = limits.COORDINATORS_MAX
+    if len(state.coordinators) >= most:
+        return Refused(Why.LIMIT_REACHED, f"{what}: this broker knows {most} coordinators, as many as it may; {see}")
+    more = coordinator_bytes((command.group, command.name), TakenEpoch(0, command.taken_by, 0))
+    taken = sum([coordinator_bytes(*item) for item in state.coordinators.items()])
+    segment_bytes = state.settings.segment_bytes
+    most = coordinators_bytes_max(segment_bytes)
+    if taken + more > most:
+        text = f"{what}: {len(state.coordinators)} coordinators take {taken} of {most} bytes in the base of a segment of {segment_bytes} bytes"
+        return Refused(Why.LIMIT_REACHED, f"{text}; {see}")
+    return refuse_named(state, more, what)
+
+
+def take_epoch_bound(state: State, command: TakeEpoch) -> int:
+    """Upper bound of the record bytes of ``decide_take_epoch``."""
+    return coordinator_epoch(0, (command.group, command.name), _EPOCH_MAX, command.taken_by).size
+
+
+def refuse_superseded(state: State, group: str, coordinator: Coordinator) -> Refused | None:
+    """Why what this coordinator sends is refused, whatever it is; None if it sends in its newest epoch."""
+    known = state.coordinators.get((group, coordinator.name))
+    what = f"coordinator {coordinator.name!r} of group {group!r}, epoch {coordinator.epoch}"
+    if known is None:
+        text = f"{what}: this broker knows no such coordinator; it was forgotten, or this is another store"
+    elif coordinator.epoch < known.epoch:
+        text = f"{what}: {known.taken_by or 'another process'} took over with epoch {known.epoch}"
+    elif coordinator.epoch > known.epoch:
+        text = f"{what}: this broker gave it epoch {known.epoch}, and never this one; this is another store, or an older copy"
+    else:
+        return None
+    return Refused(Why.SUPERSEDED, text)
+
+
+def refuse_other(known: Undecided, coordinator: Coordinator | None) -> Refused | None:
+    """Why ``coordinator``, which is not superseded, may not settle the transaction; None if it may. None: somebody without one asks."""
+    theirs = known.coordinator.name if known.coordinator is not None else None
+    ours = coordinator.name if coordinator is not None else None
+    if theirs == ours:
+        return None
+    if theirs is None:
+        text = f"transaction {known.tx_id!r} has no coordinator: its producer, or an operator, settles it, not {ours!r}"
+    else:
+        text = f"transaction {known.tx_id!r} is settled by its coordinator {theirs!r} alone, or by an operator"
+    return Refused(Why.OF_COORDINATOR, text)
+
+
+def decide_forget_coordinator(state: State, command: ForgetCoordinator, now_ms: int) -> Decision:
+    """An operator lets the broker forget a coordinator.
+
+    Replies:
+        CoordinatorForgotten. Refused NOT_FOUND; Refused NOT_NOW: it has undecided transactions.
+    """
+    key = command.group, command.name
+    what = f"coordinator {command.name!r} of group {command.group!r}"
+    known = state.coordinators.get(key)
+    if known is None:
+        return Decision(NOTHING, Refused(Why.NOT_FOUND, f"no {what} is known here"))
+    undecided = state.derived.undecided_of_coordinator.get(key)
+    if undecided:
+        text = f"{what} has {len(undecided)} undecided transactions, such as {next(iter(undecided))}: it settles them, or `halfmq tx` does"
+        return Decision(NOTHING, Refused(Why.NOT_NOW, text))
+    record = coordinator_epoch(next_offset(state), key, 0)
+    decision = Decision((record,), CoordinatorForgotten(known.epoch))
+    return signed_if_space(state, decision, OperatorAction.FORGET_COORDINATOR, command.name, command.by)
+
+
+def forget_coordinator_bound(state: State, command: ForgetCoordinator) -> int:
+    """Upper bound of the record bytes of ``decide_forget_coordinator``."""
+    return bytes_if_space(state, coordinator_epoch(0, (command.group, command.name), 0).size, command.name, command.by)
