@@ -12,7 +12,7 @@ from tests.support.servers import running
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    yield from running(PostgresServer(), PostgresMissing)
+    yield from running(PostgresServer(settings={"max_prepared_transactions": "64"}), PostgresMissing)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ from halfmq.model.ids import ANY_HALF
 from halfmq.model.pending import PendingTransaction
 from halfmq.wire.remoting.codes import HMQ_TAKE_EPOCH, HMQ_TRANSACTIONS, ResponseCode
 from halfmq.wire.remoting.coordinators import EXT_EPOCH, EXT_TAKEN_BY
-from halfmq.wire.remoting.operators import EXT_COORDINATOR, EXT_FROM, EXT_GROUP, EXT_NEXT, decode_pending
+from halfmq.wire.remoting.operators import EXT_AT, EXT_COORDINATOR, EXT_FROM, EXT_GROUP, EXT_NEXT, decode_pending
 
 if TYPE_CHECKING:
     from halfmq.client.context import ClientContext
@@ -59,8 +59,8 @@ _RECOVER_FIRST: Final = "call recover() at the start: it takes over from earlier
 class PreparedTransaction:
     """A transaction of a coordinator that has no verdict, as ``recover`` lists it.
 
-    ``branch``, ``comment`` and ``advice`` as given to ``prepare``. ``epoch``: of the process that prepared it. ``age_s``: seconds since then, by the
-    broker's clock. ``messages``: that are stored; fewer than ``expected`` if its process was interrupted, and then it can only be rolled back
+    ``branch``, ``comment`` and ``advice`` as given to ``prepare``. ``epoch``: of the process that prepared it. ``prepared_at_ms``: when, by the
+    broker's clock; ``age_s``: seconds since then. ``messages``: that are stored; fewer than ``expected`` if its process was interrupted, and then it can only be rolled back
     (0: their number is not known).
     """
 
@@ -69,6 +69,7 @@ class PreparedTransaction:
     comment: str
     advice: Outcome | None
     epoch: int
+    prepared_at_ms: int
     age_s: float
     messages: int
     expected: int
@@ -136,7 +137,7 @@ class Coordinator:
         found = [one for broker in brokers for one in await self._undecided_at(broker, whole.left_s())]
         self._epochs = epochs
         self._broker_of = {one.tx_id: one.broker for one in found}
-        return sorted(found, key=lambda one: -one.age_s)
+        return sorted(found, key=lambda one: one.prepared_at_ms)
 
     async def _brokers(self, attempts: Attempts) -> list[str]:
         while True:
@@ -147,15 +148,17 @@ class Coordinator:
 
     async def _undecided_at(self, broker: str, timeout_s: float) -> list[PreparedTransaction]:
         whole = self._context.attempts(f"listing what coordinator {self.name} has at {broker}", timeout_s)
-        rows: list[PendingTransaction] = []
+        found: list[PreparedTransaction] = []
         start = "0"
         while True:
             fields = {EXT_GROUP: self.group, EXT_COORDINATOR: self.name, EXT_FROM: start}
             answer = await self._ask(broker, HMQ_TRANSACTIONS, fields, whole.left_s())
-            rows += decode_pending(answer.ext, answer.body)[1]
+            _, rows = decode_pending(answer.ext, answer.body)
+            now_ms = int(answer.ext[EXT_AT])
+            found += [_prepared_transaction(row, broker, now_ms) for row in rows]
             following = answer.ext.get(EXT_NEXT, "")
             if not following.isdecimal() or int(following) <= int(start):
-                return [_prepared_transaction(row, broker) for row in rows]
+                return found
             start = following
 
     async def _ask(self, broker: str, code: int, fields: dict[str, str], timeout_s: float) -> Answer:
@@ -323,7 +326,8 @@ def _branch_text(branch: object) -> str:
     return text
 
 
-def _prepared_transaction(row: PendingTransaction, broker: str) -> PreparedTransaction:
+def _prepared_transaction(row: PendingTransaction, broker: str, now_ms: int) -> PreparedTransaction:
     return PreparedTransaction(
-        row.tx_id, "", "", None, row.epoch, row.age_ms / 1_000, row.messages, row.expected, row.topics, broker
-    )
+        row.tx_id, "", "", None, row.epoch, now_ms - row.age_ms, row.age_ms / 1_000, row.messages, row.expected,
+        row.topics, broker,
+    )  # fmt: skip
