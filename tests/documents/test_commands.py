@@ -46,6 +46,11 @@ RUNS: Final[dict[str, Run]] = {
         "1 transactions of group orders are COMMITTED", {"GROUP": "orders", "SPAN": "0s", "NAME": "ada"}, typed="orders"
     ),
     "halfmq group hold GROUP TOPIC...": Run("archive holds orders", {"GROUP": "archive", "TOPIC...": "orders"}),
+    "halfmq coordinator list": Run("0 coordinators"),
+    # tests/documents/test_exit_status.py and tests/unit/cli/test_coordinator.py forget some.
+    "halfmq coordinator forget NAME --group GROUP --operator NAME --reason TEXT": Run(
+        "knows no coordinator ada", {"NAME": "ada", "GROUP": "bank", "TEXT": "over"}, status=3
+    ),
     "halfmq query list": Run("0 queries"),
     # tests/documents/test_exit_status.py and tests/unit/cli/test_query.py forget some.
     "halfmq query forget NAME --operator NAME --reason TEXT": Run(

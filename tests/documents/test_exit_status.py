@@ -36,6 +36,11 @@ S = ExitStatus
 #: Command -> how one learns what became of a change whose response was lost, with which status that ends, and what it says.
 AGAIN: Final = {
     "halfmq tx": ("halfmq tx commit T-2 --operator ada", S.SUCCESS, "already COMMITTED"),
+    "halfmq coordinator": (
+        "halfmq coordinator forget done --group orders --operator ada --reason over --yes",
+        S.NOT_FOUND,
+        "knows no coordinator done",
+    ),
     "halfmq query": ("halfmq query forget done --operator ada --reason over --yes", S.NOT_FOUND, "knows no query done"),
 }
 #: (command, status) -> what is run, in a directory with ``sample`` and ``damaged`` (stores), ``clean.jsonl`` and ``phantom.jsonl``. The environment
@@ -69,6 +74,21 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq group", S.SUCCESS): "halfmq group holds",
     ("halfmq group", S.FAILED): f"halfmq group holds --url {_NOBODY}",
     ("halfmq group", S.USAGE): "halfmq group hold 'a group' orders",
+    ("halfmq coordinator", S.SUCCESS): "halfmq coordinator list",
+    ("halfmq coordinator", S.FAILED): f"halfmq coordinator list --url {_NOBODY}",
+    ("halfmq coordinator", S.USAGE): "halfmq coordinator forget done --group orders --operator ada --reason over",
+    (
+        "halfmq coordinator",
+        S.NOT_FOUND,
+    ): "halfmq coordinator forget never --group orders --operator ada --reason over --yes",
+    (
+        "halfmq coordinator",
+        S.REFUSED,
+    ): "halfmq coordinator forget busy --group orders --operator ada --reason over --yes",
+    (
+        "halfmq coordinator",
+        S.UNKNOWN_OUTCOME,
+    ): "halfmq coordinator forget done --group orders --operator ada --reason over --yes --url $HALFMQ_LOSES_RESPONSES",
     ("halfmq query", S.SUCCESS): "halfmq query list",
     ("halfmq query", S.FAILED): f"halfmq query list --url {_NOBODY}",
     ("halfmq query", S.USAGE): "halfmq query forget done --operator ada --reason over",
@@ -195,6 +215,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         for tx_id in ("T-1", "T-2", "T-3"):
             client.prepare([compose("orders", b"one")], tx_id=tx_id, name="orders")
         asyncio.run(write_queries(served.port))
+        for name in ("done", "busy"):
+            coordinator = client.coordinator(name)
+            coordinator.recover()
+        coordinator.prepare([compose("orders", b"one")], tx_id="T-c")
         yield served
     served.stop()
 

@@ -27,9 +27,11 @@ from halfmq.wire.remoting import (
 )
 from halfmq.wire.remoting.codes import (
     HMQ_ASK,
+    HMQ_COORDINATORS,
     HMQ_DECIDE,
     HMQ_DECISION,
     HMQ_FITTING,
+    HMQ_FORGET_COORDINATOR,
     HMQ_FORGET_QUERY,
     HMQ_POLL_CHECKS,
     HMQ_POSITION,
@@ -41,6 +43,7 @@ from halfmq.wire.remoting.codes import (
     HMQ_STATS,
     HMQ_STORY,
     HMQ_TABLE_READ,
+    HMQ_TAKE_EPOCH,
     HMQ_TRANSACTIONS,
     HMQ_UNDECIDED,
 )
@@ -318,6 +321,8 @@ def _conversations() -> tuple[bytes, ...]:
          (HMQ_PRODUCER, {"group": "P", "operator": "me"}, limits),
          (HMQ_PRODUCER, {"group": "P"}, b""), (HMQ_STATS, {"group": ""}, b""), (HMQ_QUERIES, {"max": "3"}, b""),
          (HMQ_FORGET_QUERY, {"query": "q", "operator": "me", "reason": "r"}, b""),
+         (HMQ_TAKE_EPOCH, {"group": "P", "coordinator": "c", "takenBy": "me"}, b""), (HMQ_COORDINATORS, {"max": "3"}, b""),
+         (HMQ_FORGET_COORDINATOR, {"group": "P", "coordinator": "c", "operator": "me", "reason": "r"}, b""),
          (HMQ_POLL_CHECKS, check_polls.encode_poll(check_polls.Poll("P", "me", 1_000, 5)), b"")],
         [*_half_batch_requests()],
         [half_send, *[(HMQ_TABLE_READ, table_read.encode_request_fields(table_read.TableReadFields("0" * 32, wanted, 0, 9, 0, 999)), b"")

@@ -32,7 +32,7 @@ from halfmq.cli import entry
 from halfmq.cli.main import app
 from halfmq.cli.pipeline import JOBS
 from halfmq.errors import HalfmqError
-from halfmq.model.pending import GroupStats, PendingTransaction, QueryInfo
+from halfmq.model.pending import CoordinatorInfo, GroupStats, PendingTransaction, QueryInfo
 from halfmq.model.settings import BrokerSettings
 from halfmq.spark.jobs import reconcile, reconciliation, report, report_figures
 from halfmq.spark.jobs.settings import fields_of
@@ -99,6 +99,7 @@ BODIES: dict[int, Any] = {
     codes.HMQ_STATS: [STATS],
     codes.HMQ_PRODUCER: LIMITS,
     codes.HMQ_QUERIES: [QueryInfo(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1, 1, 1, 0, False)],
+    codes.HMQ_COORDINATORS: [CoordinatorInfo(HOSTILE, HOSTILE, 1, HOSTILE, 1, 0)],
     codes.RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {
         "subscriptionGroupTable": {HOSTILE: {"attributes": {"hold.topics": HOSTILE, "hold.ms": "0"}}}
     },
@@ -143,6 +144,8 @@ ASKING: dict[str, tuple[tuple[str, ...], ...]] = {
     "group hold": (("archive", "orders"),),
     "group release": (("archive",),),
     "group holds": ((),),
+    "coordinator list": ((), ("--json",)),
+    "coordinator forget": ((HOSTILE, "--group", HOSTILE, "--operator", "eve", "--reason", HOSTILE, "--yes"),),
     "query list": ((), ("--json",)),
     "query forget": ((HOSTILE, "--operator", "eve", "--reason", HOSTILE, "--yes"),),
 }  # fmt: skip

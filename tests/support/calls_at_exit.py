@@ -17,7 +17,14 @@ from halfmq.client.listener import TransactionListener
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
-from halfmq.client.sync import BlockingBatch, BlockingConsumer, BlockingMessage, BlockingRelay, Client
+from halfmq.client.sync import (
+    BlockingBatch,
+    BlockingConsumer,
+    BlockingCoordinator,
+    BlockingMessage,
+    BlockingRelay,
+    Client,
+)
 from halfmq.client.transaction_block import BlockingTransaction
 from halfmq.sql import MarkerTable, Outbox
 from halfmq.sql.rules.block import Block
@@ -51,6 +58,7 @@ class Held(NamedTuple):
     #: It works; and one that was not entered.
     working: BlockingRelay
     relay: BlockingRelay
+    coordinator: BlockingCoordinator
 
 
 Call = Callable[[Held], object]
@@ -106,6 +114,12 @@ CALLS: Final[dict[type, dict[str, Call]]] = {
         "__enter__": lambda held: held.relay.__enter__(),
         "__exit__": lambda held: held.working.__exit__(None, None, None),
     },
+    BlockingCoordinator: {
+        "recover": lambda held: held.coordinator.recover(),
+        "prepare": lambda held: held.coordinator.prepare([compose(TOPIC, b"x")]),
+        "settle": lambda held: held.coordinator.settle("chosen", Outcome.ROLLBACK),
+        "outcome": lambda held: held.coordinator.outcome("chosen"),
+    },
     Client: {
         "send": lambda held: held.mq.send(TOPIC, b"x"),
         "send_many": lambda held: held.mq.send_many(TOPIC, [b"x"]),
@@ -113,6 +127,7 @@ CALLS: Final[dict[type, dict[str, Call]]] = {
         "prepare": lambda held: held.mq.prepare([compose(TOPIC, b"x")], tx_id=held.mq.new_transaction_id()),
         "settle_earlier": lambda held: held.mq.settle_earlier("chosen", compose(TOPIC, b"x"), broker="halfmq"),
         "broker_names": lambda held: held.mq.broker_names(),
+        "coordinator": lambda held: held.mq.coordinator("c"),
         "relay": lambda held: held.mq.relay(held.outbox, held.sessions),
         "commit": lambda held: held.mq.commit(held.prepared),
         "rollback": lambda held: held.mq.rollback(held.prepared),
@@ -189,9 +204,12 @@ def hold(url: str) -> Held:
     of_outbox.create_all(another)
     working, relay = (mq.relay(outbox, another) for _ in range(2))
     working.__enter__()
+    coordinator = mq.coordinator("c")
+    coordinator.recover()
     return Held(
-        url, mq, messages, first, batch, mq.begin(), entered, block, prepared, markers, sessions, outbox, working, relay
-    )
+        url, mq, messages, first, batch, mq.begin(), entered, block, prepared, markers, sessions, outbox, working, relay,
+        coordinator,
+    )  # fmt: skip
 
 
 class CallsWhenDeleted:

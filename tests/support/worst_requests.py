@@ -90,7 +90,7 @@ _OFFSET: Final = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0"}
 _QUEUE: Final = {"topic": TOPIC, "queueId": "0"}
 _END: Final = {
     "producerGroup": PRODUCER, "tranStateTableOffset": "0", "commitLogOffset": "0", "commitOrRollback": "8", "msgId": _ONE,
-    "fromTransactionCheck": "false", "transactionId": "", "HMQ_TX_ID": "", "HMQ_DECIDED_BY": "",
+    "fromTransactionCheck": "false", "transactionId": "", "HMQ_TX_ID": "", "HMQ_DECIDED_BY": "", "HMQ_COORDINATOR": "",
 }  # fmt: skip
 _MEANT: Final = {"group": "", "txId": _ONE}
 _LOCKS: Final = {"consumerGroup": GROUP, "clientId": "me", "mqSet": [{"topic": TOPIC, "brokerName": "b", "queueId": 0}]}
@@ -153,7 +153,7 @@ REQUESTS: Final[dict[int, tuple[Ext, bytes]]] = {
     400: ({}, json.dumps({"topic": TOPIC, "consumerGroup": GROUP, "clientId": "me", "strategyName": "AVG"}).encode()),
     401: ({}, json.dumps({"topic": TOPIC, "consumerGroup": GROUP, "mode": "POP"}).encode()),
     29_001: ({"topics": TOPIC}, b'{"T":[[0,0]]}'),
-    29_002: ({"group": "", "max": "1000", "from": "0"}, b""),
+    29_002: ({"group": "", "max": "1000", "from": "0", "coordinator": ""}, b""),
     29_003: (_MEANT, b""),
     29_004: ({**_MEANT, "verdict": "COMMIT", "operator": "ada", "reason": "x"}, b""),
     29_005: ({"group": ""}, json.dumps([f"{_ONE[:-4]}{n:04}" for n in range(1_000)]).encode()),
@@ -185,6 +185,9 @@ REQUESTS: Final[dict[int, tuple[Ext, bytes]]] = {
     ),
     29_017: ({"max": "1000", "from": "0"}, b""),
     29_018: ({"query": "idle-1", "queryTopic": "", "operator": "ada", "reason": "x"}, b""),
+    29_019: ({"group": PRODUCER, "coordinator": "c", "takenBy": "me"}, b""),
+    29_020: ({"max": "1000", "from": "0"}, b""),
+    29_021: ({"group": PRODUCER, "coordinator": "c", "operator": "ada", "reason": "x"}, b""),
 }  # fmt: skip
 
 

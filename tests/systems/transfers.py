@@ -48,10 +48,18 @@ class Bank:
 
     def __init__(self, url: str, name: str) -> None:
         self.name = name
+        #: Calls that prepare a branch, also of a process that is killed meanwhile.
+        self.busy = 0
         #: Nobody can read its rows.
         self.is_away = False
-        # A connection for each call: a prepared branch outlives the one that prepared it.
-        self.engine: Engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        # A connection for each call: a prepared branch outlives the one that prepared it. MariaDB refuses a ROLLBACK at its end.
+        self.engine: Engine = create_engine(
+            url,
+            poolclass=NullPool,
+            pool_reset_on_return=None,
+            isolation_level="AUTOCOMMIT",
+            skip_autocommit_rollback=True,
+        )
         self.kind = self.engine.dialect.name.replace("mysql", "mariadb")
         with self.engine.connect() as connection:
             self._do(connection, f"CREATE TABLE IF NOT EXISTS {name} (id INTEGER PRIMARY KEY)")
@@ -66,6 +74,13 @@ class Bank:
         return f"{tx_id}.{self.name}"
 
     def prepare(self, tx_id: str, number: int) -> None:
+        self.busy += 1
+        try:
+            self._prepare(tx_id, number)
+        finally:
+            self.busy -= 1
+
+    def _prepare(self, tx_id: str, number: int) -> None:
         gid, row = self.branch(tx_id), f"INSERT INTO {self.name} VALUES ({number})"
         with self.engine.connect() as connection:
             match self.kind:
@@ -89,7 +104,7 @@ class Bank:
                     if self.kind == "mariadb" and not is_held:
                         raise
             assert time.monotonic() < deadline, f"{gid} is held"
-            time.sleep(0.005)  # its connection is being closed, or somebody else ended it
+            time.sleep(0.005)  # real time: its connection is being closed, or somebody else ended it
         return False
 
     def _ended(self, connection: Connection, gid: str, verb: str) -> bool:

@@ -50,6 +50,11 @@ TABLE: Final = (
         ("core.state:State.holders", "core.state:DerivedState.held_by"),
     ),
     PeerState(
+        "coordinator", "coordinators' part of a base (1/32), of the named items'", "16 of a producer group, 1,024 in all; that part",
+        "an operator (`halfmq coordinator forget`), refused while transactions wait for it",
+        ("core.state:State.coordinators", "core.state:DerivedState.coordinators_of_group"),
+    ),
+    PeerState(
         "query", "queries' part of a base (1/8), of the named items'", "`--queries-max`; that part",
         "after an hour without a decision and an undecided batch, or once it is over; decided: an operator (`halfmq query forget`)",
         ("core.state:State.queries", "core.state:DerivedState.query_of_run", "core.state:DerivedState.unused_queries"),
@@ -73,6 +78,7 @@ TABLE: Final = (
             "core.state:ProducerGroup.undecided", "core.state:ProducerDerived.scheduled", "core.state:ProducerDerived.parked",
             "core.state:ProducerSession.due", "core.state:ProducerSession.early", "core.state:ProducerSession.in_flight",
             "core.state:ProducerSession.last_unknown", "core.state:DerivedState.undecided_of_query", "core.state:DerivedState.copied",
+            "core.state:DerivedState.undecided_of_coordinator",
             "core.state:DerivedState.group_deadlines", "core.state:SessionState.asking",
         ),
     ),

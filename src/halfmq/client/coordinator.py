@@ -111,6 +111,12 @@ class Coordinator:
         """The epoch of this process at each broker, by name; empty before ``recover``."""
         return MappingProxyType(self._epochs)
 
+    def _here(self, *, after_recovery: bool = False) -> "ClientContext":
+        self._context.refuse_other_loop("this coordinator")
+        if after_recovery and not self._epochs:
+            raise UsageError("this coordinator has no epoch yet", hint=_RECOVER_FIRST)
+        return self._context
+
     async def recover(self) -> list[PreparedTransaction]:
         """Take over from every earlier process of this coordinator, and list its undecided transactions, at all brokers, oldest first.
 
@@ -121,7 +127,7 @@ class Coordinator:
             ConnectError, RequestFailed: a broker did not answer, or refused; nothing can be settled. Call it again.
             UnsupportedCombination: a broker is Apache RocketMQ.
         """
-        context = self._context
+        context = self._here()
         whole = context.attempts(f"recovery of coordinator {self.name}")
         brokers = await self._brokers(whole)
         self._epochs = {}
@@ -197,8 +203,7 @@ class Coordinator:
             TransactionRefused: a transaction with this id has a verdict. TransactionUndecided: it has none.
             SendTimeout, ConnectError, RequestFailed, UsageError: it is not prepared, and is rolled back. Decide ROLLBACK.
         """
-        if not self._epochs:
-            raise UsageError("this coordinator has no epoch yet", hint=_RECOVER_FIRST)
+        self._here(after_recovery=True)
         text = _branch_text(branch)
         if tx_id == "":
             tx_id = branch.tx_id if isinstance(branch, Xid) else self._context.ids.transaction_id()
@@ -253,8 +258,7 @@ class Coordinator:
         """
         if outcome not in VERDICT_OF:
             raise UsageError(f"settle(..., {outcome!r})", hint="Outcome.COMMIT or Outcome.ROLLBACK")
-        if not self._epochs:
-            raise UsageError("this coordinator has no epoch yet", hint=_RECOVER_FIRST)
+        self._here(after_recovery=True)
         if timeout is not None:
             checked_seconds(timeout, "timeout")
         prepared = transaction if isinstance(transaction, Prepared) else await self._by_id(transaction)
@@ -298,6 +302,7 @@ class Coordinator:
         Raises:
             ConnectError, SendTimeout: a broker did not answer, so that it may be there. RequestFailed: a broker has no time to look.
         """
+        self._here()
         checked_transaction_id(tx_id)
         return (await self._found(tx_id))[1]
 

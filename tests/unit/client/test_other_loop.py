@@ -11,6 +11,7 @@ from tests.support.scripted_broker import ScriptedBroker, client_of
 
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.consumer import Batch, Consumer
+from halfmq.client.coordinator import Coordinator
 from halfmq.client.listener import TransactionListener
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
@@ -50,6 +51,7 @@ class Held(NamedTuple):
     batch: Batch
     tx: AsyncTransaction
     prepared: Any
+    coordinator: Coordinator
 
 
 async def each(items: Any) -> None:
@@ -75,6 +77,7 @@ CALLS: dict[type, dict[str, Call]] = {
         "prepare": lambda held: held.mq.prepare(ONE, tx_id="T-2"),
         "settle_earlier": lambda held: held.mq.settle_earlier("T-2", ONE[0], broker="b"),
         "broker_names": lambda held: held.mq.broker_names(),
+        "coordinator": lambda held: called(lambda: held.mq.coordinator("c")),
         "commit": lambda held: held.mq.commit(held.prepared),
         "rollback": lambda held: held.mq.rollback(held.prepared),
         "finish": lambda held: held.mq.finish(held.prepared, Outcome.UNKNOWN),
@@ -94,6 +97,12 @@ CALLS: dict[type, dict[str, Call]] = {
         "healthy": lambda held: held.mq.healthy(),
         "found": lambda held: held.mq.found(),
         "close": lambda held: held.mq.close(),
+    },
+    Coordinator: {
+        "recover": lambda held: held.coordinator.recover(),
+        "prepare": lambda held: held.coordinator.prepare(ONE),
+        "settle": lambda held: held.coordinator.settle("T-1", Outcome.COMMIT),
+        "outcome": lambda held: held.coordinator.outcome("T-1"),
     },
     Consumer: {
         "get": lambda held: held.messages.get(0.1),
@@ -115,6 +124,7 @@ CALLS: dict[type, dict[str, Call]] = {
 #: They do nothing on a loop. ``connect`` of a client that is open is refused anyhow; ``processing`` calls ``retry`` and ``ack``.
 EXEMPT = {
     AsyncClient: {"from_env", "new_transaction_id", "check_functions", "connect"},
+    Coordinator: set(),
     Consumer: {"keep_order", "handled", "failed", "again", "put_back", "stop"},
     Message: {"ack", "text", "json", "decode", "processing", "compensate"},
     Batch: {"ack"},
@@ -155,7 +165,7 @@ def held_in_its_own_loop() -> Iterator[tuple[asyncio.Runner, Held]]:
         tx.send("t", b"x")
         await tx.prepare()
         prepared = await mq.prepare(ONE, tx_id="T-1")
-        return Held(mq, messages, message, batch, tx, prepared)
+        return Held(mq, messages, message, batch, tx, prepared, mq.coordinator("c"))
 
     with asyncio.Runner() as runner:
         held = runner.run(hold())

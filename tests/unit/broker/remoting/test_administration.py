@@ -18,10 +18,12 @@ from halfmq.store.dump import dump_store
 from halfmq.wire.remoting.codes import (
     HMQ_ASK,
     HMQ_ASK_PARKED,
+    HMQ_FORGET_COORDINATOR,
     HMQ_FORGET_QUERY,
     HMQ_PRODUCER,
     HMQ_RESOLVE,
     HMQ_STORY,
+    HMQ_TAKE_EPOCH,
     RequestCode,
 )
 
@@ -52,6 +54,7 @@ USUAL: dict[int, tuple[dict[str, str], dict[str, Any]]] = {
     HMQ_RESOLVE: ({"txId": ONE, "group": "P", "verdict": "ROLLBACK", "operator": "bob", "reason": "none"}, {}),
     HMQ_ASK: ({"txId": ONE, "group": "P"}, {}),
     HMQ_ASK_PARKED: ({"group": "P", "max": "10"}, {}),
+    HMQ_FORGET_COORDINATOR: ({"group": "P", "coordinator": "c1", "operator": "bob", "reason": "none"}, {}),
     HMQ_FORGET_QUERY: ({"query": "q1", "queryTopic": "", "operator": "bob", "reason": "none"}, {}),
     HMQ_PRODUCER: (
         {"group": "P", "operator": "bob", "reason": "none"},
@@ -76,6 +79,7 @@ OTHER: dict[int, dict[str, Any]] = {
     RequestCode.SET_MESSAGE_REQUEST_MODE: {"mode": "POP", "popShareQueueNum": 4},
     RequestCode.UPDATE_CONSUMER_OFFSET: {"commitOffset": "0"},
     HMQ_RESOLVE: {"verdict": "COMMIT", "operator": "ada", "reason": "ticket 4711"},
+    HMQ_FORGET_COORDINATOR: {"operator": "ada", "reason": "ticket 4711"},
     HMQ_FORGET_QUERY: {"operator": "ada", "reason": "ticket 4711"},
     HMQ_PRODUCER: {
         "operator": "ada", "reason": "ticket 4711", "check_limit": 5, "past_limit": "set-aside", "skip_age_ms": 90_000,
@@ -175,6 +179,7 @@ async def prepared(running: Running) -> RawClient:
     assert (await client.ask(200, body=b'{"groupName":"C"}')).code == 0
     assert (await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET)).code == 0
     assert (await (await QueryRun.begin(client)).decide(0)).code == 0
+    assert (await client.ask(HMQ_TAKE_EPOCH, {"group": "P", "coordinator": "c1", "takenBy": "me"})).code == 0
     return client
 
 
