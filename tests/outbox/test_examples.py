@@ -33,12 +33,24 @@ ORDERS = {"state_table": 4, "compensation": 3}
 _ORDERS_OF = {
     "state_table": ("orders", "SELECT id FROM orders WHERE state = 'paid'"),
     "compensation": ("bank", "SELECT id FROM bank WHERE state = 'paid'"),
+    "coordinator": ("bank", "SELECT id FROM credits"),
 }
-_EFFECTS_OF = {"compensation": ("orders", "SELECT id FROM shop WHERE state = 'paid'")}
+_EFFECTS_OF = {
+    "compensation": ("orders", "SELECT id FROM shop WHERE state = 'paid'"),
+    "coordinator": ("invoices", "SELECT id FROM notices"),
+}
+#: Prepared transactions, which SQLite has not.
+_NEEDS_A_SERVER = {"coordinator"}
 #: Program -> the fixture of its target; of the others it is a halfmq broker.
 _TARGET_OF = {"to_rabbitmq": "rabbit", "to_kafka": "kafka", "to_rocketmq": "rocket_target"}
 _MARKS_OF = {one.values[0]: one.marks for one in TARGETS}
-_NAMES = ("half_message", "outbox", "fallback", "state_table", "compensation", *_TARGET_OF)
+_NAMES = ("half_message", "outbox", "fallback", "state_table", "compensation", "coordinator", *_TARGET_OF)
+
+
+def _first_database(name: str) -> str:
+    return "postgresql" if name in _NEEDS_A_SERVER else "sqlite"
+
+
 #: In the gate each on one database.
 _ON_EACH_DATABASE = [
     pytest.param(
@@ -48,12 +60,12 @@ _ON_EACH_DATABASE = [
         marks=[
             *MARKS[driver.database],
             *_MARKS_OF.get(_TARGET_OF.get(name, ""), ()),
-            *(() if driver.database == "sqlite" else (pytest.mark.thorough,)),
+            *(() if driver.database == _first_database(name) else (pytest.mark.thorough,)),
         ],
     )
     for name in _NAMES
     for driver in DRIVERS
-    if not driver.is_async
+    if not driver.is_async and not (name in _NEEDS_A_SERVER and driver.database == "sqlite")
 ]
 
 
@@ -169,7 +181,8 @@ def test_orders_and_invoices_agree_also_after_kills(example: Example, request: p
         if now == before:
             run_s *= 1.2  # the machine is busy, and nothing had begun yet
         print(f"{seed}: killed after {after_s:.2f} s: {len(now.orders)} orders, {len(now.invoices)} invoices")
-        assert set(now.invoices) <= set(now.orders), "an invoice without its order"
+        # A notice may come before the second bank has ended its branch, since the decision is the broker's.
+        assert example.name == "coordinator" or set(now.invoices) <= set(now.orders), "an invoice without its order"
     said = example.run()
     assert said.endswith(" agree\n"), said
     at_last = example.found()

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 RUNS = amount(gate=5, everything=200, variable="HALFMQ_SYSTEM_RUNS")
 #: That something happens at a call; of a transfer, that a person decides in its place; that another process takes over before it.
 CHANCE = 0.04
-PERSONS = 0.08
+PERSONS = 0.3
 OVERTAKES = 0.15
 PAUSE_S = 0.1
 
@@ -99,7 +99,7 @@ class Chance:
 
     async def person(self, tx_id: str, rng: random.Random) -> None:
         """Decides something of the transfer, if it is there at that moment."""
-        await asyncio.sleep(rng.uniform(0, 0.08))  # real time: at any moment of the transfer
+        await asyncio.sleep(rng.uniform(0, 0.04))  # real time: at any moment of the transfer
         what = rng.choice(("commit", "rollback", "a commit", "a rollback", "b commit", "b rollback"))
         if what in ("commit", "rollback"):
             fields = {
@@ -159,10 +159,12 @@ async def test_banks_broker_and_consumers_agree_or_a_finding_names_what_was_forc
     for bank in banks:
         there = set(bank.rows())
         for number, tx_id in system.begun.items():
-            agrees = (number in there) == (verdicts[number] == COMMITTED)
-            expected = None if agrees else (Outcome.COMMIT if number in there else Outcome.ROLLBACK).name
-            assert found.get((tx_id, bank.name)) == expected, (tx_id, bank.name, system.forced.get(tx_id), system.story)
-            assert agrees or tx_id in system.forced, (tx_id, bank.name, system.story)
+            said = found.get((tx_id, bank.name))
+            what = (tx_id, bank.name, said, system.forced.get(tx_id), system.story)
+            if (number in there) != (verdicts[number] == COMMITTED):
+                assert said == (Outcome.COMMIT if number in there else Outcome.ROLLBACK).name, what
+            # A verdict that was forced before the branches were there may be found, and then fulfilled by a process that was paused.
+            assert said is None or tx_id in system.forced, what
         bank.close()
     if RUNS >= 100:
         assert system.counts["faults"] > RUNS / 5

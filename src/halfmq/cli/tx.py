@@ -103,11 +103,15 @@ def list_(
         output.document(msgspec.json.encode(document))
         return
     if rows:
-        head = ("AGE", "GROUP", "TRANSACTION", "MESSAGES", "TOPICS", "CHECKS", "NEXT CHECK", "PRODUCERS")
+        head = ["AGE", "GROUP", "TRANSACTION", "MESSAGES", "TOPICS", "CHECKS", "NEXT CHECK", "PRODUCERS"]
+        lines = [[*_row(row)] for row in rows]
+        if any(row.coordinator for row in rows):
+            head += ["COORDINATOR", "BRANCH"]
+            lines = [[*line, row.coordinator or "-", row.branch] for line, row in zip(lines, rows, strict=True)]
         if any(row.advice or row.comment for row in rows):
-            output.table((*head, "ADVICE", "COMMENT"), [(*_row(row), row.advice or "-", row.comment) for row in rows])
-        else:
-            output.table(head, map(_row, rows))
+            head += ["ADVICE", "COMMENT"]
+            lines = [[*line, row.advice or "-", row.comment] for line, row in zip(lines, rows, strict=True)]
+        output.table(head, lines)
     output.note(f"{total} undecided, {len(rows)} shown")
     if following and rows:
         output.note(f"next page: --from {following}")

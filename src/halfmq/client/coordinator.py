@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from halfmq import limits
 from halfmq.client.arguments import checked_seconds, checked_text, checked_transaction_id
 from halfmq.client.connection import Answer, Connection, NotSent
+from halfmq.client.notes import advice_in
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import (
@@ -222,6 +223,8 @@ class Coordinator:
             timeout_s=whole.left_s(),
             pairs=[(names.HMQ_BRANCH, text), (names.CHECK_IMMUNITY_SECONDS, str(seconds))],
             coordinator=self._text(broker),
+            comment=comment,
+            advice=advice,
         )
         self._broker_of[tx_id] = broker
         return prepared if timeout is None else replace(prepared, timeout_s=timeout)
@@ -333,6 +336,6 @@ def _branch_text(branch: object) -> str:
 
 def _prepared_transaction(row: PendingTransaction, broker: str, now_ms: int) -> PreparedTransaction:
     return PreparedTransaction(
-        row.tx_id, "", "", None, row.epoch, now_ms - row.age_ms, row.age_ms / 1_000, row.messages, row.expected,
+        row.tx_id, row.branch, row.comment, advice_in(row.advice), row.epoch, now_ms - row.age_ms, row.age_ms / 1_000, row.messages, row.expected,
         row.topics, broker,
     )  # fmt: skip

@@ -121,7 +121,9 @@ def _prepared(view: View, known: Undecided, now_ms: int) -> tuple[str, ...]:
 def _noted(notes: HalfNotes) -> tuple[str, ...]:
     advice = f"Its application advises: if in doubt, {_ADVISED[notes.advice]}." if notes.advice else ""
     comment = f"Comment: {notes.comment}{'' if notes.comment[-1:] in '.!?' else '.'}" if notes.comment else ""
-    return (f"{advice} {comment}".strip(),) if advice or comment else ()
+    branch = f"Its coordinator calls it {notes.branch}." if notes.branch else ""
+    said = " ".join(filter(None, (branch, advice, comment)))
+    return (said,) if said else ()
 
 
 def _checks(group: ProducerGroupView, known: Undecided, now_ms: int) -> tuple[str, ...]:

@@ -1,0 +1,80 @@
+"""Transfers between two banks with a message beside, all three or none, by two-phase commit; the broker keeps the decisions.
+
+The banks are PostgreSQL with max_prepared_transactions above 0, or MariaDB; docs/coordinator.md says what holds if it is killed.
+Run `halfmq serve --data ./data` in another terminal, then this with DATABASE_URL, BANK_URL and BILLING_DATABASE_URL.
+"""
+
+import os
+import sys
+from contextlib import suppress
+from uuid import uuid4
+
+from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from halfmq import Client, Outcome, compose
+from halfmq.sql import Inbox
+
+URL, TOPIC = os.environ.get("HALFMQ_URL", "rocketmq://127.0.0.1:9876"), os.environ.get("TOPIC", "transfers")
+tables, notice_tables = MetaData(), MetaData()
+debits, credited = (Table(name, tables, Column("id", Integer, primary_key=True)) for name in ("debits", "credits"))
+notices, inbox = Table("notices", notice_tables, Column("id", Integer, primary_key=True)), Inbox(notice_tables)
+urls = {debits: "DATABASE_URL", credited: "BANK_URL", notices: "BILLING_DATABASE_URL"}
+engines = {table: create_engine(os.environ[url]) for table, url in urls.items()}
+
+
+def transfer(*, account_is_open: bool = True) -> None:
+    tx_id, number, outcome = f"{TOPIC}.{uuid4().hex[:24]}", uuid4().int >> 97, Outcome.ROLLBACK
+    # The message first: so the broker has a transaction for each branch in a bank, and knows what was decided.
+    coordinator.prepare([compose(TOPIC, {"id": number})], tx_id=tx_id, branch=tx_id.encode())
+    with suppress(DBAPIError):
+        for table in (debits, credited) if account_is_open else (debits,):
+            with engines[table].connect() as connection:
+                branch = connection.begin_twophase(f"{tx_id}.{table.name}")
+                connection.execute(insert(table).values(id=number))
+                branch.prepare()
+                connection.invalidate()  # the branch outlives its connection
+        outcome = Outcome.COMMIT if account_is_open else Outcome.ROLLBACK
+    coordinator.settle(tx_id, outcome)  # the decision; whoever is killed now, it stands
+    end_branches()
+
+
+def end_branches() -> None:
+    """Phase two, after each decision and at each start: every prepared branch ends as the broker says."""
+    for table in (debits, credited):
+        with engines[table].connect() as connection:
+            for name in map(str, connection.recover_twophase()):
+                tx_id, _, of_table = name.rpartition(".")
+                if tx_id.startswith(f"{TOPIC}.") and of_table == table.name:
+                    if (decided := coordinator.outcome(tx_id)) == "UNKNOWN":
+                        sys.exit(f"end {name} by hand: the decision is past the broker's retention")
+                    end = connection.commit_prepared if decided == "COMMITTED" else connection.rollback_prepared
+                    while decided != "UNDECIDED" and name in map(str, connection.recover_twophase()):
+                        with suppress(DBAPIError):  # MariaDB may not know yet that the branch's connection is closed
+                            end(name, recover=True)
+
+
+def ids(table: Table) -> list[int]:
+    with Session(engines[table]) as session:
+        return sorted(session.scalars(select(table.c.id)))
+
+
+for one in engines:
+    one.metadata.create_all(engines[one])
+with Client(URL, group="bank") as mq, mq.consumer(TOPIC, group="notices") as messages:
+    coordinator = mq.coordinator("transfers")
+    for left in coordinator.recover():  # it takes over from a process that was killed, or is paused
+        coordinator.settle(left.tx_id, Outcome.ROLLBACK)
+    end_branches()
+    for _ in range(5):
+        transfer()
+    transfer(account_is_open=False)  # there is neither a debit nor a message
+    while not ids(debits) == ids(credited) == ids(notices):
+        if (message := messages.get(timeout=30)) is None:
+            sys.exit("no message for 30 seconds, and some transfers have no notice")
+        with Session(engines[notices]) as session, inbox.once(session, message, group="notices") as first:
+            if first:
+                session.execute(insert(notices).values(id=message.json()["id"]))
+        message.ack()
+print("banks and notices agree")
