@@ -63,6 +63,9 @@ BLOCKS: Final[dict[str, Rows]] = {
         ('{"e":"began"', By(f"{_PROGRAMS}::test_the_example_of_a_history_has_the_violation_that_is_shown")),
         ("phantom: shop/T1", By(f"{_PROGRAMS}::test_the_example_of_a_history_has_the_violation_that_is_shown")),
     ),
+    "docs/coordinator.md": (
+        ('coordinator = mq.coordinator("transfers")', By(f"{_PROGRAMS}::test_the_coordinator_page_is_one_program")),
+    ),
     "docs/database.md": (
         ("metadata = MetaData()", By(f"{_PROGRAMS}::test_the_database_page_is_one_program")),
         ("engine = create_async_engine", By(f"{_PROGRAMS}::test_the_web_service_of_the_database_page_serves")),

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 class Plant(NamedTuple):
     """``file``: below ``src/halfmq``. ``promise``: the number of the promise that it breaks, in docs/promises.md; 0: what
-    stands there beside the ten (consumers get messages at least once), or what another page says; of the outbox its title."""
+    stands there beside the ten (consumers get messages at least once), or what another page says; of the outbox and of coordinators its title."""
 
     name: str
     promise: int | str
@@ -29,6 +29,10 @@ _NO_DUPLICATE: Final = "No duplicate in a halfmq broker"
 _KEY_ORDER: Final = "Order."
 _REFUSED: Final = "A refused message stops its own sharding key, and nothing else."
 _ONE_WAY: Final = "One way only."
+_ONE_PROCESS: Final = "One process at a time."
+_NOBODY_ELSE: Final = "Nobody else settles."
+_DECISION: Final = "The first verdict is the decision."
+_NEVER_AGAIN: Final = "An epoch never comes back,"
 
 PLANTS: Final = (
     # --- 1, agreement
@@ -1586,6 +1590,95 @@ PLANTS: Final = (
         "sql/alchemy/outbox.py",
         "row_of(message, tx_id=tx_id) for",
         "row_of(message._replace(message_id=self.new_message_id()), tx_id=tx_id) for",
+    ),
+    # --- coordinators: by the promises of that section
+    Plant(
+        "old-epoch-that-prepares",
+        _ONE_PROCESS,
+        "a process that another one took over from still prepares",
+        "core/transaction/machine.py",
+        "            return Decision(NOTHING, superseded)\n    if group is not None:\n",
+        "            pass\n    if group is not None:\n",
+    ),
+    Plant(
+        "old-epoch-that-settles",
+        _ONE_PROCESS,
+        "a process that another one took over from still settles",
+        "core/transaction/machine.py",
+        "            return Decision(NOTHING, superseded)\n    group = state.producer_groups.get(group_name)\n    known = group.und",
+        "            pass\n    group = state.producer_groups.get(group_name)\n    known = group.und",
+    ),
+    Plant(
+        "epoch-of-nobody-is-accepted",
+        _ONE_PROCESS,
+        "an epoch that the broker never gave is accepted",
+        "core/transaction/coordinators.py",
+        "    elif coordinator.epoch > known.epoch:\n",
+        "    elif coordinator.epoch > known.epoch and not state:\n",
+    ),
+    Plant(
+        "epochs-go-with-the-trimmed-log",
+        _ONE_PROCESS,
+        "a base has no coordinators, so that a trim and a start make the broker forget their epochs",
+        "core/base.py",
+        "    load_coordinators(state, payload.coordinators)\n",
+        "",
+    ),
+    Plant(
+        "coordinators-page-ends-too-soon",
+        _ONE_PROCESS,
+        "the second page of a coordinator's transactions begins one too late",
+        "core/transaction/listing.py",
+        "if found[0] >= first])",
+        "if found[0] > first or not first])",
+    ),
+    Plant(
+        "check-settles-for-a-coordinator",
+        _NOBODY_ELSE,
+        "the answer to a check settles a transaction that its coordinator is about to decide",
+        "core/transaction/coordinators.py",
+        "    if theirs == ours:\n",
+        "    if theirs == ours or ours is None:\n",
+    ),
+    Plant(
+        "copied-half-has-no-coordinator",
+        _NOBODY_ELSE,
+        "a half that is copied forward is not its coordinator's any more after a start",
+        "store/record_codec.py",
+        "delay_of(properties), coordinator_of(properties),",
+        "delay_of(properties), None,",
+    ),
+    Plant(
+        "coordinator-commits-what-is-incomplete",
+        _DECISION,
+        "a commit by the id alone does not look whether all messages are there",
+        "core/transaction/machine.py",
+        "    if count != len(halves):\n        if halves[0].attempt:\n",
+        "    if count != len(halves) and decided_by != DecidedBy.COORDINATOR:\n        if halves[0].attempt:\n",
+    ),
+    Plant(
+        "coordinators-verdict-says-producer",
+        _DECISION,
+        "the verdict of a coordinator is recorded as its producer's",
+        "broker/remoting/sends.py",
+        "            decided_by = DecidedBy.COORDINATOR\n",
+        "            decided_by = _BY_PRODUCER\n",
+    ),
+    Plant(
+        "forgotten-coordinator-begins-anew",
+        _NEVER_AGAIN,
+        "a coordinator that was forgotten counts its epochs from 1 again",
+        "core/transaction/coordinators.py",
+        "TakenEpoch(state.coordinator_epoch + 1,",
+        "TakenEpoch((known.epoch if known is not None else 0) + 1,",
+    ),
+    Plant(
+        "highest-epoch-is-not-in-a-base",
+        _NEVER_AGAIN,
+        "a base has no highest epoch, so that a forgotten coordinator gets one of its past after a trim and a start",
+        "core/base.py",
+        "    state.coordinator_epoch = payload.coordinator_epoch\n",
+        "",
     ),
 )
 

@@ -129,8 +129,11 @@ def plain(body: bytes = b"hello", unique_id: str = "K1", topic: str = "orders", 
     return lambda offset: message_record(offset, size, 7, stored, unique_id)
 
 
-def half(half_index: int = 0, body: bytes = b"hello", tx_id: str = "T1", index: int = 0, count: int = 1) -> Make:
-    properties = half_properties(tx_id)
+def half(
+    half_index: int = 0, body: bytes = b"hello", tx_id: str = "T1", index: int = 0, count: int = 1, **more: str
+) -> Make:
+    """``more``: further properties."""
+    properties = half_properties(tx_id, **more)
     stored = message(body=body, properties=properties, queue_offset=half_index)
     size = message_record_size("orders", len(body), len(properties))
     return lambda offset: half_record(offset, size, 7, stored, half_index, GROUP, tx_id, index, count)

@@ -9,6 +9,7 @@ from tests.support.vectors import vectors
 
 from halfmq.errors import WrongVersion
 from halfmq.model import message_facts, stored_message
+from halfmq.model.coordinator import Coordinator
 from halfmq.model.half_batch import delays_in
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
@@ -37,12 +38,14 @@ from halfmq.store.record_codec import (
 
 SOURCE = 4_096
 SOURCE_BATCH = 8_192
+SOURCE_OF_COORDINATOR = 12_288
 SOURCE_DELAYED_BATCH = 16_384
 AT = 1_000
 
 
-def source_message() -> stored_message.StoredMessage:
-    properties = make.half_properties("T9", TAGS="new", TIMER_DELAY_MS="700", HMQ_TX_ID="app-9")
+def source_message(source: int = SOURCE) -> stored_message.StoredMessage:
+    more = {"HMQ_COORDINATOR": "12 transfers"} if source == SOURCE_OF_COORDINATOR else {}
+    properties = make.half_properties("T9", TAGS="new", TIMER_DELAY_MS="700", HMQ_TX_ID="app-9", **more)
     return make.message(properties=properties, queue_offset=5)
 
 
@@ -51,8 +54,8 @@ def copy(source: int) -> Pieces:
         return b"", cast(HalfBatch, make.half_batch()(0)).payload, b""
     if source == SOURCE_DELAYED_BATCH:
         return b"", cast(HalfBatch, DELAYED_BATCH(0)).payload, b""
-    assert source == SOURCE
-    return stored_message.encode(source_message(), SOURCE)
+    assert source in (SOURCE, SOURCE_OF_COORDINATOR)
+    return stored_message.encode(source_message(source), source)
 
 
 BATCH_OF_TOPIC = make.half_batch(query_topic="orders", stream="0af-9")
@@ -96,6 +99,10 @@ FORMS: dict[str, tuple[str, make.Make]] = {
     "copied_half_batch_with_topic": (
         "copied_half_batch", make.copied_half_batch(SOURCE_BATCH, cast(HalfBatch, BATCH_OF_TOPIC(0))),
     ),
+    "half_of_a_coordinator": ("half", make.half(half_index=5, count=1, HMQ_COORDINATOR="12 transfers")),
+    "copied_half_of_a_coordinator": (
+        "copied_half", make.copied_half(SOURCE_OF_COORDINATOR, sum(map(len, copy(SOURCE_OF_COORDINATOR))), half_index=5),
+    ),
     "decided_with_topic": ("decided", make.decided(make.batch_ref(64), lost=(7,), query_topic="*", stream="s-1")),
     "decided_with_delays": ("decided", make.decided(make.batch_ref(64, queue_offset=-1), make.batch_ref(2_000, 6))),
 }  # fmt: skip
@@ -110,7 +117,7 @@ def encoded(name: str) -> bytes:
 def as_read(record: object) -> object:
     """What a redo gives for ``record``: carried records name their own place, and what their message says."""
     if isinstance(record, CopiedHalf):
-        properties = source_message().properties
+        properties = source_message(record.source).properties
         return replace(
             record,
             source=record.offset,
@@ -118,6 +125,7 @@ def as_read(record: object) -> object:
             tag_hash=message_facts.tag_hash_of(properties),
             key_hash=message_facts.key_hash_of(properties),
             delay=700,
+            coordinator=Coordinator("transfers", 12) if record.source == SOURCE_OF_COORDINATOR else None,
         )
     if isinstance(record, CopiedDelayed | CopiedHalfBatch):
         return replace(record, source=record.offset)

@@ -248,6 +248,11 @@ def test_a_forgotten_coordinator_never_gets_an_epoch_of_its_past() -> None:
     assert (acted.subject, acted.name, acted.reason) == (NAME, "ada", "a test")
     refused(settle(log, "T1", 1), Why.SUPERSEDED)
     log.roll()
+    start = max(log.state.bases)
+    log.later(log.settings.dedup_window_ms)
+    while log.do(CopyForward(start, 100)) == Done(again=True):
+        pass
+    assert log.do(TrimLog(start)) == Done()
     log.state = log.redone()
     check(log.state)
     assert take(log, "b") == 2
