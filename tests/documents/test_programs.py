@@ -142,6 +142,19 @@ def test_the_database_page_is_one_program(tmp_path: Path, broker: Served) -> Non
     assert said == "[1] 3\n", "one invoice; the marker, and the two rows about the table"
 
 
+def test_the_coordinator_page_is_one_program(tmp_path: Path, broker: Served) -> None:
+    """It has no databases, so that there are no branches to end."""
+    (block,) = blocks_of(f"{_HERE}::test_the_coordinator_page_is_one_program")
+    program = [
+        "from halfmq import Client, Outcome, Xid, compose",
+        "def end_branches(): ...",
+        f"with Client('rocketmq://127.0.0.1:{broker.name_port}', group='bank') as mq:",
+        indented(block.text, 4),
+        "    print(coordinator.outcome(prepared.tx_id), prepared.tx_id == Xid(1, b'transfer-7', b'halfmq').tx_id)",
+    ]
+    assert printed("\n".join(program), tmp_path) == "COMMITTED True\n"
+
+
 #: What the service of docs/database.md takes for granted.
 _SERVICE = """
 import asyncio

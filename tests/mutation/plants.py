@@ -92,8 +92,8 @@ PLANTS: Final = (
         2,
         "a verdict settles a transaction whose offsets it does not name",
         "core/transaction/machine.py",
-        "            return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))\n    if wanted is _COMMIT:",
-        "            pass\n    if wanted is _COMMIT:",
+        "            return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))\n    if known.coordinator",
+        "            pass\n    if known.coordinator",
     ),
     Plant(
         "rollback-commits",
