@@ -20,13 +20,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
+from halfmq.model.checksum import crc32
 from halfmq.testing.history.events import (
     Answered,
     AnyEvent,
     CheckReceived,
     CheckUnanswered,
     EndAsked,
+    EpochTaken,
     Fault,
     FileStarted,
     HalfSent,
@@ -198,6 +201,8 @@ class World:
         self.keyed: dict[str, int] = {}
         #: Of the outbox, as they were written.
         self.rows: list[_Row] = []
+        #: Newest epoch of the coordinator of each group.
+        self.epochs: dict[str, int] = {}
         self.serial = 0
         self.ops = 0
         self.now = 1_000_000
@@ -235,7 +240,7 @@ class World:
         rng = self.rng
         self.ops += 1
         op = f"o{self.ops}"
-        self.events.append(make(op))
+        self.events.append(self.coordinated(make(op)))
         asked_us = self.now
         way = rng.randint(5, 60)
 
@@ -274,6 +279,17 @@ class World:
         self.later(way, arrives)
 
     # --- the broker -----------------------------------------------------------------------------------------------
+
+    def coordinated(self, event: AnyEvent) -> AnyEvent:
+        """The request, as that of a coordinator if its transaction has one. Another process of it takes over now and then."""
+        if self.o.stock or not isinstance(event, HalfSent | EndAsked) or not event.tx or crc32(event.tx.encode()) % 4:
+            return event
+        group = event.group
+        if self.ops % 5 == 0:
+            self.epochs[group] = self.epochs.get(group, 0) + 1
+            taken = EpochTaken(t_us=self.now, by="coordinator", group=group, coordinator="c", epoch=self.epochs[group])
+            self.events.append(taken)
+        return replace(event, coordinator="c", epoch=self.epochs.setdefault(group, 1))
 
     def record(self, **fields: object) -> int:
         offset = self.log_end

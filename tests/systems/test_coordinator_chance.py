@@ -15,6 +15,8 @@ from halfmq.cli.ask import ask
 from halfmq.client.connector import parse_url
 from halfmq.client.receipts import COMMITTED
 from halfmq.errors import HalfmqError
+from halfmq.testing.history import MemoryRecorder, check_events
+from halfmq.testing.history.report import AT_EPOCHS
 from halfmq.wire.remoting.codes import HMQ_RESOLVE
 from tests.support.amount import amount, seed_of_commit
 from tests.support.faults import Faults, Killed
@@ -50,6 +52,7 @@ class Chance:
         #: Transfers for which a person did something.
         self.forced: dict[str, list[str]] = {}
         self.story: list[str] = []
+        self.histories: list[MemoryRecorder] = []
         self.counts: Counter[str] = Counter()
 
     async def process(self, name: str, faults: Faults, work: Callable[[Teller], object]) -> None:
@@ -59,6 +62,7 @@ class Chance:
             await mq.connect()
             teller = Teller(name, mq, self.banks, self.topic, faults, self.journal)
             teller.findings = self.findings
+            self.histories.append(teller.history)
             await teller.recover()
             await work(teller)
         except Killed:
@@ -124,7 +128,8 @@ class Chance:
         async def is_over() -> bool:
             async def nothing_more(teller: Teller) -> None: ...
 
-            await self.process("healing", Faults(self.rng, 0.0, 0.0), nothing_more)
+            self.counts["healed"] += 1
+            await self.process(f"healing {self.counts['healed']}", Faults(self.rng, 0.0, 0.0), nothing_more)
             busy = any(bank.busy for bank in self.banks)
             return not busy and not self.journal and not any(bank.listed() for bank in self.banks)
 
@@ -155,6 +160,9 @@ async def test_banks_broker_and_consumers_agree_or_a_finding_names_what_was_forc
         f"{seed}: {RUNS} transfers, {len(committed)} committed, {dict(system.counts)}, {len(system.findings)} findings"
     )
     assert sorted(map(int, await asyncio.to_thread(visible, served, system.topic))) == committed, system.story
+    report = check_events([event for history in system.histories for event in history.events])
+    assert report.counts["unrequested verdict"] == report.counts["verdict changed"] == 0, report.violations
+    assert report.looked[AT_EPOCHS].looked >= RUNS
     found = {(tx_id, bank): outcome for tx_id, outcome, bank in system.findings}
     for bank in banks:
         there = set(bank.rows())

@@ -14,8 +14,9 @@ from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool
 
-from halfmq import AsyncClient, Outcome, compose
+from halfmq import AsyncClient, Outcome, OutgoingMessage, Prepared, PreparedTransaction, compose
 from halfmq.client.receipts import COMMITTED, ROLLED_BACK, UNDECIDED
+from halfmq.client.transaction import VERDICT_OF
 from halfmq.errors import (
     ConnectError,
     CoordinatorSuperseded,
@@ -26,6 +27,8 @@ from halfmq.errors import (
     TransactionRefused,
     TransactionUnknown,
 )
+from halfmq.testing.history import MemoryRecorder
+from halfmq.testing.history.events import Answered, EndAsked, EpochTaken, HalfSent
 from tests.support.faults import Faults
 
 _T = TypeVar("_T")
@@ -164,6 +167,8 @@ class Teller:
         self._topic = topic
         self._faults = faults
         self._journal = journal
+        #: What it asked of the broker, for the history checker.
+        self.history = MemoryRecorder(name)
         #: (transaction, outcome there, bank) of what somebody decided in its place.
         self.findings: list[tuple[str, str, str]] = []
         #: Called with the id of a transaction when its verdict is there, or its last branch is gone.
@@ -173,7 +178,7 @@ class Teller:
 
     async def recover(self) -> None:
         """What each process does first."""
-        for left in await self._at(RECOVER, self.coordinator.recover, ConnectError):
+        for left in await self._at(RECOVER, self._recovered, ConnectError):
             await self._settle(left.tx_id, Outcome.ROLLBACK)
         await self.finish()
         for tx_id in list(self._journal):
@@ -185,9 +190,7 @@ class Teller:
         outcome = Outcome.ROLLBACK
         try:
             message = compose(self._topic, str(number))
-            await self._at(
-                MESSAGES, lambda: self.coordinator.prepare([message], tx_id=tx_id, branch=tx_id.encode()), SendTimeout
-            )
+            await self._at(MESSAGES, lambda: self._prepared(tx_id, message), SendTimeout)
             for bank in self._banks[:branches]:
                 await self._at(BRANCH, lambda bank=bank: asyncio.to_thread(bank.prepare, tx_id, number), LostAnswer)
             outcome = Outcome.ROLLBACK if refused else Outcome.COMMIT
@@ -208,7 +211,10 @@ class Teller:
         """Until the verdict is known, whichever it is."""
 
         async def settle() -> None:
-            if not (await self.coordinator.settle(tx_id, outcome)).repeated:
+            op = self._request(EndAsked, tx_id, verdict=VERDICT_OF[outcome], decided_by="coordinator")
+            receipt = await self.coordinator.settle(tx_id, outcome)
+            self.history.record(Answered, op=op, outcome="ok", position=receipt.position or -1)
+            if not receipt.repeated:
                 self.on_ended(tx_id)
 
         while True:
@@ -267,6 +273,25 @@ class Teller:
         self.findings.append((tx_id, outcome.name, source))
 
     # --- its calls -------------------------------------------------------------------------------------------------
+
+    async def _recovered(self) -> list[PreparedTransaction]:
+        left = await self.coordinator.recover()
+        (epoch,) = self.coordinator.epochs.values()
+        self.history.record(EpochTaken, group=self.mq.group, coordinator=NAME, epoch=epoch)
+        return left
+
+    async def _prepared(self, tx_id: str, message: OutgoingMessage) -> Prepared:
+        op = self._request(HalfSent, tx_id, message=f"of {tx_id}", topic=self._topic)
+        prepared = await self.coordinator.prepare([message], tx_id=tx_id, branch=tx_id.encode())
+        self.history.record(Answered, op=op, outcome="ok", offset=prepared.halves[0].log_offset)
+        return prepared
+
+    def _request(self, kind: type[HalfSent | EndAsked], tx_id: str, **fields: Any) -> str:
+        """Record a request, which gets an answer only if the broker sends one. Returns its operation."""
+        (epoch,) = self.coordinator.epochs.values()
+        op = f"{self.name}-{len(self.history.events)}"
+        self.history.record(kind, op=op, group=self.mq.group, tx=tx_id, coordinator=NAME, epoch=epoch, **fields)
+        return op
 
     async def _at(self, step: str, call: Callable[[], Awaitable[_T]], error: type[Exception]) -> _T:
         def lost() -> Any:

@@ -19,7 +19,7 @@ FORMAT: Final = 1
 
 Verdict = Literal["COMMITTED", "ROLLED_BACK"]
 #: Who requested a verdict. ``policy`` is legal only for groups that ``FileStarted`` names.
-DecidedBy = Literal["application", "check", "marker", "operator", "policy"]
+DecidedBy = Literal["application", "check", "marker", "operator", "policy", "coordinator"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="e", omit_defaults=True, gc=False):
@@ -67,6 +67,9 @@ class HalfSent(Event, tag="half", frozen=True, kw_only=True):
     key: str = ""
     #: Delay after the verdict, ms. A delayed message has no order, and is not reported as lost.
     delay_ms: int = 0
+    #: As in ``EndAsked``.
+    coordinator: str = ""
+    epoch: int = 0
 
 
 class PlainSent(Event, tag="plain", frozen=True, kw_only=True):
@@ -113,6 +116,17 @@ class EndAsked(Event, tag="end", frozen=True, kw_only=True):
     #: Only this message of an outbox: it is confirmed or withdrawn, or skipped by an operator (or a relay, ``policy``). The response is
     #: ``ok`` when the transaction that did it has committed. Empty: the whole transaction.
     message: str = ""
+    #: The coordinator that decides, with the epoch of its process; 0: none.
+    coordinator: str = ""
+    epoch: int = 0
+
+
+class EpochTaken(Event, tag="epoch", frozen=True, kw_only=True):
+    """A process of a coordinator got this epoch. Record it when the response has arrived."""
+
+    group: str
+    coordinator: str
+    epoch: int
 
 
 class Answered(Event, tag="answered", frozen=True, kw_only=True):
@@ -267,6 +281,6 @@ class Settled(Event, tag="settled", frozen=True, kw_only=True):
 
 
 AnyEvent = (
-    FileStarted | HalfSent | PlainSent | OutboxWritten | EndAsked | Answered | Local | CheckReceived | CheckUnanswered | Seen
+    FileStarted | HalfSent | PlainSent | OutboxWritten | EndAsked | EpochTaken | Answered | Local | CheckReceived | CheckUnanswered | Seen
     | QueueRead | Logged | Fault | Started | Settled
 )  # fmt: skip

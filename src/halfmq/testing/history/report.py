@@ -37,6 +37,7 @@ class Check(NamedTuple):
 CHECKS: Final = (
     Check(1, CHANGED, "transactions whose verdict was reported at least twice"),
     Check(2, UNREQUESTED, "transactions whose verdict was reported"),
+    Check(2, UNREQUESTED, "requests of coordinators that succeeded, by their epochs"),
     Check(2, PHANTOM, "messages that were seen, or are visible in the log"),
     Check(2, PHANTOM, "messages of an outbox that were seen"),
     Check(2, PHANTOM, "messages of an outbox that were sent as half messages before"),
@@ -55,7 +56,7 @@ CHECKS: Final = (
     Check(9, REORDERED, "store times along queues"),
 )
 (
-    AT_AGREEMENT, AT_VALIDITY, AT_PHANTOM, AT_OUTBOX_PHANTOM, AT_FALLBACK, AT_MISSED, AT_READERS, AT_OUTBOX_MISSED, AT_ONCE,
+    AT_AGREEMENT, AT_VALIDITY, AT_EPOCHS, AT_PHANTOM, AT_OUTBOX_PHANTOM, AT_FALLBACK, AT_MISSED, AT_READERS, AT_OUTBOX_MISSED, AT_ONCE,
     AT_WHOLE, AT_DURABLE_LOG, AT_DURABLE_RESTART, AT_PROGRESS, AT_ORDER, AT_KEYS, AT_OUTBOX_ORDER, AT_DUE, AT_TIME,
 ) = range(len(CHECKS))  # fmt: skip
 

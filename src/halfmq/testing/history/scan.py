@@ -31,12 +31,14 @@ from typing import Any, Final
 
 import msgspec
 
+from halfmq.testing.history.epochs import Epochs
 from halfmq.testing.history.events import (
     Answered,
     AnyEvent,
     CheckReceived,
     CheckUnanswered,
     EndAsked,
+    EpochTaken,
     Fault,
     FileStarted,
     HalfSent,
@@ -111,6 +113,7 @@ class Scan:
         self.counts: Counter[type] = Counter()
         self.messages = GroupedTable(tables, "messages")
         self.transactions = GroupedTable(tables, "transactions")
+        self.epochs = Epochs()
         #: Responses without a request: a file is missing.
         self.answers_alone = 0
         self._tables = tables
@@ -125,6 +128,7 @@ class Scan:
             HalfSent: self._request,
             PlainSent: self._request,
             EndAsked: self._request,
+            EpochTaken: self._epoch,
             Answered: self._answered,
             Local: self._local,
             OutboxWritten: self._written,
@@ -222,6 +226,8 @@ class Scan:
             if t2 < request.t_us:
                 self.facts.unusable(answered_at, f"operation {answer.op!r} was answered before it was requested")
         kind = type(request)
+        if kind is not PlainSent and request.epoch and outcome == OK:  # type: ignore[union-attr]
+            self.epochs.succeeded(request, place, answered_at)  # type: ignore[arg-type]
         if kind is EndAsked and request.message:
             self.messages.add(
                 (request.message, DECIDED, request.t_us, place, request.verdict, request.decided_by, t2, outcome)  # type: ignore[union-attr]
@@ -300,6 +306,9 @@ class Scan:
     def _check(self, check: CheckReceived, place: int) -> None:
         key = f"{check.group}\n{check.tx}"
         self.transactions.add((key, CHECK, check.t_us, place))
+
+    def _epoch(self, taken: EpochTaken, place: int) -> None:
+        self.epochs.taken(taken, place)
 
     def _nothing(self, event: AnyEvent, place: int) -> None:
         pass
