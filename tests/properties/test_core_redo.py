@@ -39,6 +39,7 @@ from halfmq.core.commands import (
     DeleteTopic,
     EnsureGroup,
     FindDecision,
+    ForgetCoordinator,
     ForgetQuery,
     LockQueues,
     PrepareBatch,
@@ -48,6 +49,7 @@ from halfmq.core.commands import (
     SetGroup,
     SetProducer,
     SetTopic,
+    TakeEpoch,
     TrimLog,
     UnlockQueues,
 )
@@ -55,8 +57,10 @@ from halfmq.core.decision import (
     Asked,
     BatchDecided,
     ConsumerGroupDeleted,
+    CoordinatorForgotten,
     DecisionFound,
     Done,
+    EpochTaken,
     PolicyActed,
     ProducerSettingsStored,
     Refused,
@@ -79,7 +83,9 @@ from halfmq.core.state import State
 from halfmq.core.ties import tied_start
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.queries import key_of
+from halfmq.model.coordinator import Coordinator
 from halfmq.model.half_batch import delayed_items
+from halfmq.model.ids import ANY_HALF
 from halfmq.model.properties import encode
 from halfmq.model.query_batch import QueryBatch, of_tx_id
 from halfmq.model.records import (
@@ -162,6 +168,9 @@ class Life:
             QueryLife("q2", "PG", "stock", "s-2"),
         )
         self.queries = {(life.name, life.topic): life for life in lives}
+        #: Newest epoch of each coordinator, by group and name; and its transactions without a verdict.
+        self.epochs: dict[tuple[str, str], int] = {}
+        self.coordinated: dict[str, tuple[str, str]] = {}
         self.seen: Counter[str] = Counter()
 
     def one_of(self, items: Any) -> Any:
@@ -257,6 +266,58 @@ class Life:
                 else:
                     assert reply.why is Why.NOT_FOUND  # beyond the window; the table row would know
                     self.seen["past the window"] += 1
+
+    def coordinate(self) -> None:
+        """A process of a coordinator takes over, prepares or settles; what the one before it sends is refused."""
+        of = group, name = self.one_of(GROUPS), self.one_of(["c1", "c2"])
+        if of not in self.epochs or self.rng.random() < 0.2:
+            self.count += 1
+            reply = self.log.do(TakeEpoch(group, name, f"process {self.count}"))
+            if not isinstance(reply, EpochTaken):
+                return
+            assert reply.epoch > max(self.epochs.values(), default=0)
+            self.epochs[of] = reply.epoch
+            self.seen["epoch taken"] += 1
+        of_this = [tx_id for tx_id, whose in self.coordinated.items() if whose == of]
+        if of_this and self.rng.random() < 0.6:
+            self.settle_for(of, self.one_of(of_this))
+        elif not of_this and self.rng.random() < 0.2:
+            gone = self.log.do(ForgetCoordinator(group, name, Actor("ada", "gone", "10.0.0.1:5")))
+            assert isinstance(gone, CoordinatorForgotten)
+            self.seen["coordinator forgotten"] += 1
+            del self.epochs[of]
+        else:
+            self.count += 1
+            tx_id = f"C{self.count}"
+            for epoch in (self.epochs[of] - 1, self.epochs[of]):
+                options = {**self.options(), "HMQ_COORDINATOR": f"{epoch} {name}"}
+                reply = self.log.do(part(tx_id, 0, 1, group=group, **options))
+                if epoch != self.epochs[of] and "topic" in options and not isinstance(reply, Sent):
+                    self.seen[f"earlier epoch {reply.why.name}"] += 1
+                else:
+                    assert epoch == self.epochs[of]
+            if isinstance(reply, Sent):
+                self.coordinated[tx_id] = of
+
+    def settle_for(self, of: tuple[str, str], tx_id: str) -> None:
+        group, name = of
+        wanted = self.one_of([RequestedVerdict.COMMIT, RequestedVerdict.ROLLBACK])
+        for epoch in (self.epochs[of] - 1, self.epochs[of]):
+            command = changed(
+                end(tx_id, None, wanted, group=group, half_index=ANY_HALF, log_offset=ANY_HALF),
+                coordinator=Coordinator(name, epoch), decided_by=DecidedBy.COORDINATOR,
+            )  # fmt: skip
+            reply = self.log.do(command)
+            if epoch != self.epochs[of]:
+                assert isinstance(reply, Refused)
+                assert reply.why is Why.SUPERSEDED
+        del self.coordinated[tx_id]
+        if isinstance(reply, Settled):
+            assert (reply.committed, reply.repeated) == (wanted == RequestedVerdict.COMMIT, reply.repeated)
+            self.seen["settled by its coordinator"] += 1
+        else:  # a policy rolled it back
+            assert isinstance(reply, Refused)
+            assert reply.why in (Why.VERDICT_CONFLICT, Why.NOT_FOUND)
 
     def prepare_batch(self) -> None:
         """Tasks of a query prepare its next batch; now and then the query is started again, or a batch is larger than half a segment."""
@@ -539,7 +600,7 @@ class Life:
         (prepare, 30), (settle, 30), (send, 15), (send_batch, 3), (send_back, 3), (wait, 10), (tick, 12), (connect, 5),
         (offsets, 5), (topics, 2), (disk, 2), (publish, 5), (trim, 2), (compare, 2), (restart, 1),
         (poll, 5), (policy, 1), (ask, 4), (restart_otherwise, 1), (locks, 3),
-        (prepare_batch, 12), (decide, 8),
+        (prepare_batch, 12), (decide, 8), (coordinate, 8),
     )  # fmt: skip
 
     def live(self) -> None:
@@ -681,6 +742,7 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
     for what in (
         "half sent again", "repeated", "conflict", "incomplete", "check", "trim", "restart", "snapshot", "shown",
         "delayed", "past the window", "rolled back by policy", "parked by CHECKS", "parked by AGE", "asked by hand",
+        "epoch taken", "earlier epoch SUPERSEDED", "settled by its coordinator", "coordinator forgotten",
         "last decision", "query forgotten", "query QueryRemoved by hand", "restart with another immunity", "holder", "hold", "held", "group deleted", "group with members", "decided", "decision repeated",
         "half batch sent again", "half batches copied", "old run FENCED", "winner missing", "batch rolled back", "batch missing",
         "tied", "half batch with delays decided", "half batch with delays lost", "half batch with delays rolled back",
