@@ -1,15 +1,12 @@
 """Transfers between two banks with a message beside, all three or none, by two-phase commit; the broker keeps the decisions.
 
-The banks are PostgreSQL with max_prepared_transactions above 0, or MariaDB; docs/coordinator.md says what holds if it is killed.
-Run `halfmq serve --data ./data` in another terminal, then this with DATABASE_URL, BANK_URL and BILLING_DATABASE_URL.
-"""
+DATABASE_URL, BANK_URL and BILLING_DATABASE_URL: PostgreSQL (max_prepared_transactions > 0) or MariaDB. See docs/coordinator.md."""
 
 import os
-import sys
 from contextlib import suppress
 from uuid import uuid4
 
-from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, select
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, insert, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -25,34 +22,37 @@ engines = {table: create_engine(os.environ[url]) for table, url in urls.items()}
 
 
 def transfer(*, account_is_open: bool = True) -> None:
-    tx_id, number, outcome = f"{TOPIC}.{uuid4().hex[:24]}", uuid4().int >> 97, Outcome.ROLLBACK
+    tx_id, number = f"{TOPIC}.{uuid4().hex[:24]}", uuid4().int >> 97
     # The message first: so the broker has a transaction for each branch in a bank, and knows what was decided.
     coordinator.prepare([compose(TOPIC, {"id": number})], tx_id=tx_id, branch=tx_id.encode())
-    with suppress(DBAPIError):
-        for table in (debits, credited) if account_is_open else (debits,):
-            with engines[table].connect() as connection:
-                branch = connection.begin_twophase(f"{tx_id}.{table.name}")
-                connection.execute(insert(table).values(id=number))
-                branch.prepare()
-                connection.invalidate()  # the branch outlives its connection
-        outcome = Outcome.COMMIT if account_is_open else Outcome.ROLLBACK
-    coordinator.settle(tx_id, outcome)  # the decision; whoever is killed now, it stands
+    for table in (debits, credited) if account_is_open else (debits,):
+        with engines[table].connect() as connection:
+            branch = connection.begin_twophase(f"{tx_id}.{table.name}")
+            connection.execute(insert(table).values(id=number))
+            branch.prepare()  # if anything fails up to here, the next process rolls all of it back
+            connection.invalidate()  # the branch outlives its connection
+    coordinator.settle(
+        tx_id, Outcome.COMMIT if account_is_open else Outcome.ROLLBACK
+    )  # the decision, whoever is killed now
     end_branches()
 
 
 def end_branches() -> None:
     """Phase two, after each decision and at each start: every prepared branch ends as the broker says."""
     for table in (debits, credited):
-        with engines[table].connect() as connection:
-            for name in map(str, connection.recover_twophase()):
-                tx_id, _, of_table = name.rpartition(".")
-                if tx_id.startswith(f"{TOPIC}.") and of_table == table.name:
-                    if (decided := coordinator.outcome(tx_id)) == "UNKNOWN":
-                        sys.exit(f"end {name} by hand: the decision is past the broker's retention")
-                    end = connection.commit_prepared if decided == "COMMITTED" else connection.rollback_prepared
-                    while decided != "UNDECIDED" and name in map(str, connection.recover_twophase()):
-                        with suppress(DBAPIError):  # MariaDB may not know yet that the branch's connection is closed
-                            end(name, recover=True)
+        with engines[table].connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            for name in branches(connection, table):
+                if (decided := coordinator.outcome(name.rpartition(".")[0])) == "UNKNOWN":
+                    raise SystemExit(f"end {name} by hand: the decision is past the broker's retention")
+                end = connection.commit_prepared if decided == "COMMITTED" else connection.rollback_prepared
+                while decided != "UNDECIDED" and name in branches(connection, table):
+                    with suppress(DBAPIError):  # MariaDB may not know yet that the branch's connection is closed
+                        end(name, recover=True)
+
+
+def branches(connection: Connection, table: Table) -> list[str]:
+    names = [one if isinstance(one, str) else one.decode() for one in connection.recover_twophase()]
+    return [name for name in names if name.startswith(f"{TOPIC}.") and name.endswith(f".{table.name}")]
 
 
 def ids(table: Table) -> list[int]:
@@ -72,9 +72,9 @@ with Client(URL, group="bank") as mq, mq.consumer(TOPIC, group="notices") as mes
     transfer(account_is_open=False)  # there is neither a debit nor a message
     while not ids(debits) == ids(credited) == ids(notices):
         if (message := messages.get(timeout=30)) is None:
-            sys.exit("no message for 30 seconds, and some transfers have no notice")
+            raise SystemExit("no message for 30 seconds, and some transfers have no notice")
         with Session(engines[notices]) as session, inbox.once(session, message, group="notices") as first:
             if first:
-                session.execute(insert(notices).values(id=message.json()["id"]))
+                session.execute(insert(notices).values(message.json()))
         message.ack()
 print("banks and notices agree")
