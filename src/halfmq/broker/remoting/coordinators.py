@@ -9,7 +9,7 @@ from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.coordinators import Coordinators
-from halfmq.broker.services.pages import page_count, page_start
+from halfmq.broker.services.pages import requested_page
 from halfmq.core.decision import CoordinatorForgotten, EpochTaken, Refused
 from halfmq.core.engine import Failed
 from halfmq.wire.remoting.codes import HMQ_COORDINATORS, HMQ_FORGET_COORDINATOR, HMQ_TAKE_EPOCH, ResponseCode
@@ -51,14 +51,11 @@ class CoordinatorCommands:
 
     def list(self, connection: Connection, request: Request[Any]) -> None:
         """29020: a page of coordinators."""
-        count, start = page_count(request.ext.get(EXT_MAX)), page_start(request.ext.get(EXT_FROM))
-        for said in (count, start):
-            if isinstance(said, Refused):
-                self._gateway.answer(connection, request, *refusal(said))
-                return
-        assert isinstance(count, int)
-        assert isinstance(start, int)
-        page = self._coordinators.page(count, start)
+        asked = requested_page(request.ext.get(EXT_MAX), request.ext.get(EXT_FROM))
+        if isinstance(asked, Refused):
+            self._gateway.answer(connection, request, *refusal(asked))
+            return
+        page = self._coordinators.page(*asked)
         ext = {EXT_TOTAL: page.total}
         if page.following:
             ext[EXT_NEXT] = page.following

@@ -8,7 +8,7 @@ from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.pages import page_count, page_start
+from halfmq.broker.services.pages import requested_page
 from halfmq.broker.services.queries import Queries
 from halfmq.core.decision import QueryRemoved, Refused
 from halfmq.core.engine import Failed
@@ -29,14 +29,11 @@ class QueryCommands:
 
     def list(self, connection: Connection, request: Request[Any]) -> None:
         """29017: a page of queries."""
-        count, start = page_count(request.ext.get(EXT_MAX)), page_start(request.ext.get(EXT_FROM))
-        for said in (count, start):
-            if isinstance(said, Refused):
-                self._gateway.answer(connection, request, *refusal(said))
-                return
-        assert isinstance(count, int)
-        assert isinstance(start, int)
-        page = self._queries.page(count, start)
+        asked = requested_page(request.ext.get(EXT_MAX), request.ext.get(EXT_FROM))
+        if isinstance(asked, Refused):
+            self._gateway.answer(connection, request, *refusal(asked))
+            return
+        page = self._queries.page(*asked)
         ext = {EXT_TOTAL: page.total}
         if page.following:
             ext[EXT_NEXT] = page.following

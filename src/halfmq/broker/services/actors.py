@@ -19,5 +19,11 @@ def actor(peer: Peer, operator: str, reason: str, does: str) -> Actor | Refused:
     return Actor(name, why, peer.address)
 
 
+def actor_with_reason(peer: Peer, operator: str, reason: str, does: str) -> Actor | Refused:
+    """``actor`` for what cannot be undone: it needs a reason. ``does``: after "who" and "why", as in "lets the broker forget it"."""
+    by = actor(peer, operator, reason, f"who {does}")
+    return by if isinstance(by, Refused) or by.reason else _refused(f"reason: why one {does}")
+
+
 def _refused(text: str) -> Refused:
     return Refused(Why.INVALID_PARAMETER, text)

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from halfmq import limits
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.actors import actor
+from halfmq.broker.services.actors import actor_with_reason
 from halfmq.broker.services.peer import Peer, ThrottledLog
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import ForgetCoordinator, TakeEpoch
@@ -90,12 +90,9 @@ class Coordinators:
 
         Refusals: INVALID_PARAMETER: no name or reason. NOT_FOUND. NOT_NOW: it has undecided transactions.
         """
-        by = actor(peer, operator, reason, "who lets the broker forget it")
+        by = actor_with_reason(peer, operator, reason, "lets the broker forget it")
         if isinstance(by, Refused):
             answer(by)
-            return
-        if not by.reason:
-            answer(Refused(Why.INVALID_PARAMETER, "reason: why the broker forgets it"))
             return
 
         def is_done(_: None, reply: Any) -> None:

@@ -28,6 +28,14 @@ def page_start(text: str | None) -> int | Refused:
     return Refused(Why.INVALID_PARAMETER, "from: the value in the previous response")
 
 
+def requested_page(count: str | None, start: str | None) -> tuple[int, int] | Refused:
+    """``page_count`` and ``page_start``."""
+    rows, first = page_count(count), page_start(start)
+    if isinstance(rows, Refused):
+        return rows
+    return first if isinstance(first, Refused) else (rows, first)
+
+
 def _is_number(text: str, digits_max: int) -> bool:
     """Whether the text consists of digits that ``int`` accepts; longer texts are not parsed."""
     return text.isascii() and text.isdigit() and len(text) <= digits_max

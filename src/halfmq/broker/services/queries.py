@@ -6,10 +6,10 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.actors import actor
+from halfmq.broker.services.actors import actor_with_reason
 from halfmq.broker.services.peer import Peer, ThrottledLog
 from halfmq.core.commands import ForgetQuery
-from halfmq.core.decision import QueryRemoved, Refused, Why
+from halfmq.core.decision import QueryRemoved, Refused
 from halfmq.core.engine import Failed
 from halfmq.core.view import QueryView, View
 from halfmq.model.pending import QueryInfo
@@ -54,12 +54,9 @@ class Queries:
 
         Refusals: INVALID_PARAMETER: no name or reason. NOT_FOUND. NOT_NOW: it has undecided batches.
         """
-        by = actor(peer, operator, reason, "who lets the broker forget it")
+        by = actor_with_reason(peer, operator, reason, "lets the broker forget it")
         if isinstance(by, Refused):
             answer(by)
-            return
-        if not by.reason:
-            answer(Refused(Why.INVALID_PARAMETER, "reason: why the broker forgets it"))
             return
 
         def is_done(_: None, reply: Any) -> None:
