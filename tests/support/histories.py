@@ -821,6 +821,8 @@ def _shifted(
     mark = f"{number}."
     if isinstance(event, HalfSent | PlainSent | EndAsked | Answered):
         later["op"] = mark + event.op
+    if isinstance(event, HalfSent | EndAsked | EpochTaken) and event.epoch:
+        later["epoch"] = event.epoch + number * 1_000_000
     if isinstance(event, HalfSent | EndAsked | Local | CheckReceived | CheckUnanswered | Logged | Seen) and event.tx:
         later["tx"] = mark + event.tx
     if isinstance(event, HalfSent | PlainSent | Logged | Seen) and event.message:

@@ -98,8 +98,8 @@ class Chance:
                         return
 
             await self.process(f"{slot}.{generation}", faults, work)
-            # real time: the other one works meanwhile, else they would do nothing but take over from each other
-            await asyncio.sleep(rng.uniform(0.05, 0.3))
+            # Else they would do nothing but take over from each other.
+            await asyncio.sleep(rng.uniform(0.05, 0.3))  # real time: the other one works meanwhile
 
     async def person(self, tx_id: str, rng: random.Random) -> None:
         """Decides something of the transfer, if it is there at that moment."""
