@@ -1629,8 +1629,8 @@ PLANTS: Final = (
         _ONE_PROCESS,
         "the second page of a coordinator's transactions begins one too late",
         "core/transaction/listing.py",
-        "if found[0] >= first])",
-        "if found[0] > first or not first])",
+        "    at = bisect_left(numbers, first)\n",
+        "    at = bisect_left(numbers, first) + (first > 0)\n",
     ),
     Plant(
         "check-settles-for-a-coordinator",

@@ -276,9 +276,13 @@ def _replace(
     grace_until_ms: int, checks: int, next_check: NextCheck,
 ) -> None:  # fmt: skip
     tx_id = known.tx_id
-    group.undecided[tx_id] = Undecided(
+    if known.coordinator is not None:
+        leave_coordinator(state, known)
+    replaced = group.undecided[tx_id] = Undecided(
         known.group, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, next_check, known.coordinator
     )
+    if known.coordinator is not None:
+        enter_of_coordinator(state, replaced)
     if next_check != known.next_check:
         unschedule(state, group, tx_id, known.next_check)
         schedule_or_park(state, group, tx_id, next_check)

@@ -136,19 +136,24 @@ def leave_query(state: State, known: Undecided) -> None:
             _note_age(state, state.queries[key])
 
 
+def lowest_half_index(known: Undecided) -> int:
+    """Of the half that arrived first: the number of an undecided transaction of a coordinator."""
+    return min([half.half_index for half in known.halves])
+
+
 def enter_of_coordinator(state: State, known: Undecided) -> None:
-    """Enter a new undecided transaction in those of its coordinator, if it has one."""
+    """Enter an undecided transaction in those of its coordinator, if it has one."""
     if known.coordinator is not None:
         key = known.group, known.coordinator.name
-        state.derived.undecided_of_coordinator.setdefault(key, {})[known.tx_id] = None
+        state.derived.undecided_of_coordinator.setdefault(key, {})[lowest_half_index(known)] = known.tx_id
 
 
 def leave_coordinator(state: State, known: Undecided) -> None:
-    """The transaction was settled."""
+    """The transaction was settled, or gets another half."""
     if known.coordinator is not None:
         key = known.group, known.coordinator.name
         ids = state.derived.undecided_of_coordinator[key]
-        del ids[known.tx_id]
+        del ids[lowest_half_index(known)]
         if not ids:
             del state.derived.undecided_of_coordinator[key]
 

@@ -543,8 +543,9 @@ class DerivedState:
         #: Groups whose policy the next tick applies, in the order of their turns. Separate from ``SessionState.asking``, since a policy
         #: also acts without a connected producer, and applying it costs more than a check.
         self.policies_due: dict[str, None] = {}
-        #: Coordinator -> ids of its undecided transactions, and producer group -> number of its coordinators.
-        self.undecided_of_coordinator: dict[CoordinatorKey, dict[str, None]] = {}
+        #: Coordinator -> ids of its undecided transactions, by the lowest half index of each, which is a number that it keeps. In no particular
+        #: order; and producer group -> number of its coordinators.
+        self.undecided_of_coordinator: dict[CoordinatorKey, dict[int, str]] = {}
         self.coordinators_of_group: dict[str, int] = {}
         #: Query -> ids of its undecided transactions, in the order of their preparation.
         self.undecided_of_query: dict[QueryKey, dict[str, None]] = {}

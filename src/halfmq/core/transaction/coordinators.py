@@ -90,6 +90,15 @@ def refuse_superseded(state: State, group: str, coordinator: Coordinator) -> Ref
     return Refused(Why.SUPERSEDED, text)
 
 
+def refuse_another(state: State, group: str, coordinator: Coordinator) -> Refused | None:
+    """Why the coordinator may not begin another transaction; None if it may."""
+    most = limits.COORDINATOR_UNDECIDED_MAX
+    if len(state.derived.undecided_of_coordinator.get((group, coordinator.name), ())) < most:
+        return None
+    text = f"coordinator {coordinator.name!r} of group {group!r} has {most} undecided transactions, as many as it may; settle some"
+    return Refused(Why.LIMIT_REACHED, text)
+
+
 def refuse_other(known: Undecided, coordinator: Coordinator | None) -> Refused | None:
     """Why ``coordinator``, which is not superseded, may not settle the transaction; None if it may. None: somebody without one asks."""
     theirs = known.coordinator.name if known.coordinator is not None else None
@@ -116,7 +125,7 @@ def decide_forget_coordinator(state: State, command: ForgetCoordinator, now_ms: 
         return Decision(NOTHING, Refused(Why.NOT_FOUND, f"no {what} is known here"))
     undecided = state.derived.undecided_of_coordinator.get(key)
     if undecided:
-        text = f"{what} has {len(undecided)} undecided transactions, such as {next(iter(undecided))}: it settles them, or `halfmq tx` does"
+        text = f"{what} has {len(undecided)} undecided transactions, such as {next(iter(undecided.values()))}: it settles them, or `halfmq tx` does"
         return Decision(NOTHING, Refused(Why.NOT_NOW, text))
     record = coordinator_epoch(next_offset(state), key, 0)
     decision = Decision((record,), CoordinatorForgotten(known.epoch))

@@ -8,7 +8,17 @@ from collections.abc import Iterator
 
 from halfmq import limits
 from halfmq.core.base_bytes import recount
-from halfmq.core.state import CHECK_BUCKET_MS, NEVER_MS, Delayed, Half, ProducerGroup, State, holders_bytes
+from halfmq.core.derived import lowest_half_index
+from halfmq.core.state import (
+    CHECK_BUCKET_MS,
+    NEVER_MS,
+    CoordinatorKey,
+    Delayed,
+    Half,
+    ProducerGroup,
+    State,
+    holders_bytes,
+)
 from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.core.transaction.queries import key_of, key_of_id
 from halfmq.errors import InvariantViolated
@@ -41,6 +51,7 @@ def _problems(state: State) -> Iterator[str]:
     yield from _delayed(state)
     yield from _copies(state)
     yield from _queries(state)
+    yield from _coordinators(state)
     for name in state.producer_settings:
         yield "" if name in state.producer_groups else f"settings of group {name}, which is forgotten"
     groups = state.producer_groups.values()
@@ -213,6 +224,27 @@ def _queries(state: State) -> Iterator[str]:
         )
     for position, lowest in state.ties.items():
         yield "" if state.log_start <= lowest < position else f"a tie from {lowest} to {position} in a trimmed log"
+
+
+def _coordinators(state: State) -> Iterator[str]:
+    undecided: dict[CoordinatorKey, dict[int, str]] = {}
+    for group in state.producer_groups.values():
+        for tx_id, known in group.undecided.items():
+            if known.coordinator is not None:
+                key = group.name, known.coordinator.name
+                undecided.setdefault(key, {})[lowest_half_index(known)] = tx_id
+                taken = state.coordinators.get(key)
+                fits = taken is not None and 0 < known.coordinator.epoch <= taken.epoch
+                yield "" if fits else f"{group.name}/{tx_id}: of {known.coordinator}, and {taken} was taken"
+    derived = state.derived
+    yield "" if derived.undecided_of_coordinator == undecided else "undecided transactions of coordinators"
+    counts: dict[str, int] = {}
+    for (group_name, name), taken in state.coordinators.items():
+        counts[group_name] = counts.get(group_name, 0) + 1
+        yield (
+            "" if taken.epoch <= state.coordinator_epoch else f"coordinator {name}: an epoch that is still to be given"
+        )
+    yield "" if derived.coordinators_of_group == counts else f"{derived.coordinators_of_group} coordinators, {counts}"
 
 
 def _copies(state: State) -> Iterator[str]:

@@ -7,7 +7,7 @@ oldest ones are found without a search. There may be very many groups; a request
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heapreplace, nsmallest
+from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
 from halfmq.core.state import CoordinatorKey, Undecided
@@ -68,14 +68,14 @@ def undecided_of_coordinator(
     Sorted by half index, of which ``first`` is the least: verdicts between two pages move none of the others, so that a reader of all
     pages has seen every transaction that is undecided at the end.
     """
-    ids = view.derived.undecided_of_coordinator.get(key, ())
-    if not ids:
+    ids = view.derived.undecided_of_coordinator.get(key)
+    if ids is None:
         return 0, 0, ()
     group = view.producer_groups[key[0]]
-    indexes = [(known.halves[0].half_index, tx_id) for tx_id in ids for known in (group.undecided[tx_id],)]
-    page = nsmallest(listed_max + 1, [found for found in indexes if found[0] >= first])
-    rows = tuple([_listed(view, group, group.undecided[tx_id], now_ms) for _, tx_id in page[:listed_max]])
-    return len(ids), page[listed_max][0] if len(page) > listed_max else 0, rows
+    numbers = sorted(ids)
+    at = bisect_left(numbers, first)
+    rows = tuple([_listed(view, group, group.undecided[ids[one]], now_ms) for one in numbers[at : at + listed_max]])
+    return len(ids), numbers[at + listed_max] if at + listed_max < len(numbers) else 0, rows
 
 
 def _by_age(groups: Sequence[ProducerGroupView]) -> Iterator[tuple[ProducerGroupView, Undecided]]:

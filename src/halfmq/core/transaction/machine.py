@@ -37,7 +37,7 @@ from halfmq.core.state import Destination, Half, ProducerGroup, State, Topic, Un
 from halfmq.core.transaction.admission import refuse_half
 from halfmq.core.transaction.batch_verdict import commit_batches, copy_half_batch
 from halfmq.core.transaction.check_schedule import due_sooner
-from halfmq.core.transaction.coordinators import refuse_other, refuse_superseded
+from halfmq.core.transaction.coordinators import refuse_another, refuse_other, refuse_superseded
 from halfmq.core.transaction.next_check import to_number
 from halfmq.core.transaction.states import OF_SETTLED, SettledEffect, TransactionState, standing_state
 from halfmq.model.checksum import crc32
@@ -113,6 +113,10 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
                 return Decision(NOTHING, answered)
         elif tx_id in group.settled:
             return Decision(NOTHING, already_settled(tx_id, group.settled[tx_id]))
+    if coordinator is not None and known is None:
+        too_many = refuse_another(state, group_name, coordinator)
+        if too_many is not None:
+            return Decision(NOTHING, too_many)
     if command.searched_to >= 0 and known is None:
         stands = settled_earlier(state, command)
         if stands is not None:

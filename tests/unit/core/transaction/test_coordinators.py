@@ -276,6 +276,34 @@ def test_a_group_has_as_many_coordinators_as_it_may_and_all_of_them_a_part_of_a_
     take(log, "b", "c1")
 
 
+def test_a_coordinator_has_as_many_undecided_transactions_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "COORDINATOR_UNDECIDED_MAX", 2)
+    log = CoreLog()
+    take(log, "a")
+    sent(prepare(log, "T1", 1, count=0))
+    sent(prepare(log, "T2", 1))
+    assert "as many as it may" in refused(prepare(log, "T3", 1), Why.LIMIT_REACHED).text
+    sent(prepare(log, "T1", 1, index=1, count=2))
+    sent(log.do(part("T4", 0, 1)))
+    settle(log, "T2", 1)
+    sent(prepare(log, "T3", 1))
+
+
+def test_halves_that_come_back_out_of_order_are_one_transaction() -> None:
+    """After a trim a copy of the first half may come behind that of the second one; its number is the lowest of both."""
+    log = CoreLog()
+    take(log, "a")
+    sent(prepare(log, "T1", 1, count=0))
+    sent(prepare(log, "T1", 1, index=1, count=2))
+    assert list(log.state.derived.undecided_of_coordinator[KEY].values()) == ["T1"]
+    assert undecided(log) == ["T1"]
+    check(log.state)
+    for number in (2, 1, 0):
+        sent(prepare(log, "T2", 1, index=number, count=3 * (number == 2)))
+        check(log.state)
+    assert undecided(log) == ["T1", "T2"]
+
+
 def test_a_store_without_coordinators_has_the_bases_of_earlier_versions() -> None:
     log = CoreLog()
     before = base_payload(log.state)
