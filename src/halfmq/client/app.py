@@ -42,6 +42,9 @@ from halfmq.errors import UsageError
 
 #: Messages that one consumer handles at once.
 CONCURRENCY: Final = 16
+#: Calls of ``on_dead`` before its message is a dead letter. The pauses between them are those of ``pause_s``, together half a minute: a
+#: database that restarts, or a connection that is lost, leaves no message uncompensated.
+DEAD_CALLS: Final = 6
 #: How long ``run`` waits for running handlers at shutdown, seconds, before their messages go to other members.
 SHUTDOWN_S: Final = 30.0
 #: How long ``run(wait=False)`` waits for a broker before the service starts without, seconds.
@@ -275,7 +278,8 @@ class App:
         answered from it); ``outbox``: as rows for a relay; both: as rows if the broker does not answer.
 
         ``on_dead``: called instead of the dead-letter queue, with the same arguments and in a transaction of its own, when the handler has
-        failed ``retries`` times and once more: to send a compensating message. If it raises, the message goes to the dead-letter queue.
+        failed ``retries`` times and once more: to send a compensating message. If it raises, it is called again after 1 s, 2 s and so on; after
+        ``DEAD_CALLS`` calls the message goes to the dead-letter queue.
 
         Up to ``concurrency`` messages are handled at once; those with the same sharding key one after the other, in the order in
         which they were sent. When the handler raises for such a message, it is retried in this process after 1 s, 2 s, 4 s and
@@ -507,20 +511,30 @@ async def _handle_last(handlers: _Handlers, message: Message) -> None:
 
 async def _given_up(handlers: _Handlers, message: Message) -> None:
     """What becomes of a message whose handler has failed for the last time: ``on_dead`` handles it, or it is a dead letter."""
-    if handlers.dead is not None:
+    if handlers.dead is None:
+        log.error("%r goes to the dead-letter queue", message)
+    elif await _on_dead(handlers.dead, message):
+        log.warning("on_dead has handled %r", message)
+        message.ack()
+        return
+    await message.reject()
+
+
+async def _on_dead(dead: Handler, message: Message) -> bool:
+    """Whether it has handled the message. It is called again after a failure, as a handler is: nobody else would compensate."""
+    for calls in range(1, DEAD_CALLS + 1):
         try:
-            await handlers.dead(message)
+            await dead(message)
         except (Exception, asyncio.CancelledError) as error:
             if is_our_cancellation(error):
                 raise
-            log.exception("on_dead failed for %r; it goes to the dead-letter queue", message)
+            log.exception("on_dead failed for %r, %d of %d times", message, calls, DEAD_CALLS)
+            if calls < DEAD_CALLS:
+                await asyncio.sleep(pause_s(calls))
         else:
-            log.warning("on_dead has handled %r", message)
-            message.ack()
-            return
-    else:
-        log.error("%r goes to the dead-letter queue", message)
-    await message.reject()
+            return True
+    log.error("%r goes to the dead-letter queue", message)
+    return False
 
 
 async def _handle_in_order(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
