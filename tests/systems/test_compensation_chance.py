@@ -1,0 +1,48 @@
+"""Orders by chance: services are killed and paused, connections cut and answers lost at any of their steps, goods are missing and cards refused.
+
+Shop, stock and bank agree about each order in the end, and each message is visible once, if and only if its row is there.
+"""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.amount import amount, seed_of_commit
+from tests.support.served import Served
+from tests.systems.order_services import WAYS, Order
+from tests.systems.order_system import system_on
+from tests.unit.sql.faces import DRIVERS, MARKS, Driver
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
+
+#: Orders of each way on each database.
+RUNS = amount(gate=5, everything=200, variable="HALFMQ_SYSTEM_RUNS")
+#: Orders that are under way at once.
+BATCH = 25
+#: Of a fault at each of about 25 steps that an order takes.
+CHANCE = 0.03
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "driver", [pytest.param(one, id=one.name, marks=MARKS[one.database]) for one in DRIVERS if not one.is_async]
+)
+async def test_shop_stock_and_bank_agree(
+    driver: Driver, way: str, served: Served, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    seed = f"{seed_of_commit()}-{driver.name}-{way}"
+    rng = random.Random(seed)
+    system = system_on(request, driver, served, tmp_path, way, chance=CHANCE, seed=seed)
+    async with system.running(tmp_path / "config") as services:
+        for first in range(1, RUNS + 1, BATCH):
+            ids = range(first, min(first + BATCH, RUNS + 1))
+            system.place([Order(one, rng.random() < 0.8, rng.random() < 0.7) for one in ids])
+            await system.agree(services)
+        await system.each_message_is_there_once()
+    faults = Counter(line[-1] for line in system.story.lines() if line[0] == "fault")
+    ends = Counter(system.states().values())
+    print(f"{seed}: {RUNS} orders, {faults.total()} faults {dict(faults)}, {dict(ends)}")
+    if RUNS >= BATCH:
+        assert faults.total() > RUNS / 5
