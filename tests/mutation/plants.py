@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 class Plant(NamedTuple):
     """``file``: below ``src/halfmq``. ``promise``: the number of the promise that it breaks, in docs/promises.md; 0: what
-    stands there beside the ten (consumers get messages at least once), or what another page says; of the outbox and of coordinators its title."""
+    stands there beside the ten (consumers get messages at least once), or what another page says; of the sections after the ten its title."""
 
     name: str
     promise: int | str
@@ -33,6 +33,9 @@ _ONE_PROCESS: Final = "One process at a time."
 _NOBODY_ELSE: Final = "Nobody else settles."
 _DECISION: Final = "The first verdict is the decision."
 _NEVER_AGAIN: Final = "An epoch never comes back,"
+_ONE_UNIT: Final = "Consuming, writing and sending commit together."
+_COMPENSATION: Final = "A compensation is in the transaction of the failure."
+_ONE_END: Final = "A message is handled, compensated, or a dead letter."
 
 PLANTS: Final = (
     # --- 1, agreement
@@ -1679,6 +1682,75 @@ PLANTS: Final = (
         "core/base.py",
         "    state.coordinator_epoch = payload.coordinator_epoch\n",
         "",
+    # --- handlers that send, and compensation
+    Plant(
+        "duplicate-is-handled",
+        _ONE_UNIT,
+        "a handler that sends is called for a message that its inbox has",
+        "client/handler.py",
+        "                if not first:\n                    return\n                if self._transaction is None:\n"
+        "                    self._function(",
+        "                if not first and self._transaction is None:\n                    return\n"
+        "                if self._transaction is None:\n                    self._function(",
+    ),
+    Plant(
+        "failed-handler-commits",
+        _ONE_UNIT,
+        "a handler that raises after it has sent commits its rows and messages",
+        "client/handler.py",
+        "                with self._transaction.block(session, loop) as sends, message._sending(sends):\n",
+        "                import contextlib\n\n"
+        "                with self._transaction.block(session, loop) as sends, message._sending(sends), "
+        "contextlib.suppress(Exception):\n",
+    ),
+    Plant(
+        "rows-of-an-outbox-without-their-session",
+        _ONE_UNIT,
+        "what a handler sends through the outbox is in a session of its own, which commits whatever the handler does",
+        "client/handler_transaction.py",
+        "        self._outbox.send(self._session, topic, body, **named)",
+        "        self._outbox.send(self._session, topic, body, **named)\n        self._session.commit()",
+    ),
+    Plant(
+        "acknowledged-before-on-dead",
+        _COMPENSATION,
+        "a message is acknowledged before on_dead is called, and is lost if the process is killed",
+        "client/app.py",
+        "            await dead(message)\n",
+        "            message.ack()\n            await dead(message)\n",
+    ),
+    Plant(
+        "on-dead-once",
+        _COMPENSATION,
+        "on_dead that fails is not called again, so that one lost connection leaves a message that nobody compensates",
+        "client/app.py",
+        "    for calls in range(1, DEAD_CALLS + 1):",
+        "    for calls in range(DEAD_CALLS, DEAD_CALLS + 1):",
+    ),
+    Plant(
+        "compensation-names-a-copy",
+        _COMPENSATION,
+        "a compensating message names the delivery, which is another one each time, and not the message",
+        "client/message.py",
+        "names.HMQ_COMPENSATES: self.message_id}",
+        "names.HMQ_COMPENSATES: self.offset_id}",
+    ),
+    Plant(
+        "handled-and-compensated",
+        _ONE_END,
+        "on_dead has an inbox row of its own, so that a message whose handler committed without an answer is compensated as well",
+        "client/app.py",
+        "        return _Handlers(handler(spec.function), handler(spec.on_dead) if spec.on_dead else None)",
+        "        handle, spec = handler(spec.function), spec._replace(group=f\"{spec.group}-dead\")\n"
+        "        return _Handlers(handle, handler(spec.on_dead) if spec.on_dead else None)",
+    ),
+    Plant(
+        "compensated-and-dead",
+        _ONE_END,
+        "a message that on_dead has handled goes to the dead-letter queue as well",
+        "client/app.py",
+        "        message.ack()\n        return\n    await message.reject()",
+        "    await message.reject()",
     ),
 )
 

@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -90,7 +90,7 @@ class Story:
         self._path = path
 
     def add(self, *words: object) -> None:
-        with open(self._path, "a") as file:  # noqa: PTH123 - one write, which other processes append beside
+        with Path(self._path).open("a") as file:  # one write, which those of other processes follow
             file.write("\t".join(map(str, words)) + "\n")
 
     def lines(self) -> list[tuple[str, ...]]:

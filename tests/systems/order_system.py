@@ -1,21 +1,20 @@
 """Shop, stock and bank as a test sees them: it places orders, and waits until the three databases agree about each."""
 
-import asyncio
 import contextlib
 import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import create_engine, insert, text
 from sqlalchemy.orm import Session
 
 from halfmq import AsyncClient, Client
-from halfmq.client.admin import queue_bounds
 from halfmq.cli.ask import ask
+from halfmq.client.admin import queue_bounds
 from halfmq.client.connector import Address
 from halfmq.wire.remoting.codes import RequestCode
 from tests.documents.pages import ROOT
@@ -51,8 +50,8 @@ class System:
             answer = ask(Address("127.0.0.1", port), RequestCode.UPDATE_AND_CREATE_TOPIC, fields, PATIENCE_S)
             assert answer.code == 0, answer
 
-    @contextlib.asynccontextmanager
-    async def running(self, file: Path) -> AsyncIterator["subprocess.Popen[bytes]"]:
+    @contextlib.contextmanager
+    def running(self, file: Path) -> Iterator["subprocess.Popen[bytes]"]:
         """The services, which are started again after each kill."""
         with self._log.open("ab") as log:
             process = subprocess.Popen(
@@ -156,10 +155,17 @@ def system_on(
     """``options``: further fields of ``Config``."""
     where, database = located(request, driver, directory)
     urls = {}
-    for service in SERVICES:
-        own = directory / service
-        own.mkdir()
-        urls[service] = driver.url.format(where=own if driver.database == "sqlite" else where, name=database)
+    if driver.database == "sqlite":
+        for service in SERVICES:
+            (directory / service).mkdir()
+            urls[service] = driver.url.format(where=directory / service, name="")
+    else:
+        engine = create_engine(driver.url.format(where=where, name=database), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            for service in SERVICES:
+                connection.execute(text(f"CREATE DATABASE {database}_{service}"))
+                urls[service] = driver.url.format(where=where, name=f"{database}_{service}")
+        engine.dispose()
     name = f"{driver.name}-{way}-{directory.name}"[-60:]
     fields = {"faults": {}, "chance": 0.0, "seed": "", "concurrency": 16, **options}
     config = Config(broker.url, name, way, urls, str(directory / "story"), **fields)  # type: ignore[arg-type]

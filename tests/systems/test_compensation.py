@@ -27,7 +27,6 @@ from tests.systems.order_services import (
     ON_DEAD,
     OUTBOX,
     OUTBOX_ROWS,
-    ROWS,
     STEPS,
     UNITS,
     VERDICT,
@@ -91,7 +90,7 @@ async def test_each_step_and_each_fault(
     system = system_on(
         request, driver, served, tmp_path, way, concurrency=1, faults={str(order): cell for order, cell in faults.items()}
     )  # fmt: skip
-    async with system.running(tmp_path / "config") as services:
+    with system.running(tmp_path / "config") as services:
         # The card of an order is refused where the fault is in what comes of it.
         system.place([Order(order, card=unit == HANDLER) for order, (unit, _, _) in faults.items()])
         await system.agree(services)

@@ -35,7 +35,7 @@ async def test_shop_stock_and_bank_agree(
     seed = f"{seed_of_commit()}-{driver.name}-{way}"
     rng = random.Random(seed)
     system = system_on(request, driver, served, tmp_path, way, chance=CHANCE, seed=seed)
-    async with system.running(tmp_path / "config") as services:
+    with system.running(tmp_path / "config") as services:
         for first in range(1, RUNS + 1, BATCH):
             ids = range(first, min(first + BATCH, RUNS + 1))
             system.place([Order(one, rng.random() < 0.8, rng.random() < 0.7) for one in ids])

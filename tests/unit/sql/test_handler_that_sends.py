@@ -140,8 +140,11 @@ async def test_rows_and_messages_of_a_handler_are_there_once_however_often_it_fa
 async def test_what_a_handler_or_on_dead_compensates(stock: Stock) -> None:
     """Order 1: the handler itself says that it cannot be done. Order 2: it fails for good, and what it wrote is not there."""
 
+    ids: dict[int, str] = {}
+
     def handle(message: Message, reserve: Callable[[int], None], tx: Any) -> None:
         order_id = message.json()["id"]
+        ids[order_id] = message.message_id
         if order_id == 1:
             message.compensate("replies", {"cancelled": 1})
             return
@@ -155,8 +158,35 @@ async def test_what_a_handler_or_on_dead_compensates(stock: Stock) -> None:
     )
     found = await replies(stock, [{"id": 1}, {"id": 2}], 2)
     assert sorted(message.json()["cancelled"] for message in found) == [1, 2]
-    assert len({message.compensates for message in found}) == 2
+    assert {message.json()["cancelled"]: message.compensates for message in found} == {1: ids[1], 2: ids[2]}
     assert {(message.json()["cancelled"], message.key, message.sharding_key) for message in found} == {
         (1, "o0", "0"), (2, "o1", "1"),
     }  # fmt: skip
     assert stock.rows() == [99]
+
+
+@pytest.mark.parametrize(("driver", "way"), CASES)
+async def test_a_handler_whose_commit_was_not_answered_is_not_compensated(
+    stock: Stock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last call of the handler has committed, and nobody knows: ``on_dead`` finds the inbox row."""
+    dead: list[Message] = []
+    dialect = (stock.own.sync_engine if stock.driver.is_async else stock.own).dialect
+    real = dialect.do_commit
+
+    def commit(connection: Any) -> None:
+        real(connection)
+        monkeypatch.setattr(dialect, "do_commit", real)
+        raise OSError("the answer was lost")
+
+    def handle(message: Message, reserve: Callable[[int], None], tx: Any) -> None:
+        order_id = message.json()["id"]
+        reserve(order_id)
+        tx.send("replies", {"reserved": order_id}, key=message.key)
+        if order_id == 1:
+            monkeypatch.setattr(dialect, "do_commit", commit)
+
+    stock.on_orders(handle, retries=0, on_dead=dead.append)
+    found = await replies(stock, [{"id": 1}], 1)
+    assert [message.json() for message in found] == [{"reserved": 1}]
+    assert (stock.rows(), dead) == ([1, 99], [])
