@@ -1682,6 +1682,7 @@ PLANTS: Final = (
         "core/base.py",
         "    state.coordinator_epoch = payload.coordinator_epoch\n",
         "",
+    ),
     # --- handlers that send, and compensation
     Plant(
         "duplicate-is-handled",
@@ -1741,7 +1742,7 @@ PLANTS: Final = (
         "on_dead has an inbox row of its own, so that a message whose handler committed without an answer is compensated as well",
         "client/app.py",
         "        return _Handlers(handler(spec.function), handler(spec.on_dead) if spec.on_dead else None)",
-        "        handle, spec = handler(spec.function), spec._replace(group=f\"{spec.group}-dead\")\n"
+        '        handle, spec = handler(spec.function), spec._replace(group=f"{spec.group}-dead")\n'
         "        return _Handlers(handle, handler(spec.on_dead) if spec.on_dead else None)",
     ),
     Plant(

@@ -160,6 +160,9 @@ class Local(Event, tag="local", frozen=True, kw_only=True):
     outcome: Verdict
     #: Unique ids of the messages that it sent; empty: those of the ``HalfSent`` events.
     messages: tuple[str, ...] = ()
+    #: The message that it handled, or compensated, and the consumer group: its inbox row is in this transaction.
+    handled: str = ""
+    consumer: str = ""
 
 
 # --- checks -------------------------------------------------------------------------------------------------------

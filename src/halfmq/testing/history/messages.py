@@ -34,6 +34,7 @@ from halfmq.testing.history.report import (
     AT_DURABLE_LOG,
     AT_DURABLE_RESTART,
     AT_FALLBACK,
+    AT_HANDLED,
     AT_MISSED,
     AT_ONCE,
     AT_OUTBOX_PHANTOM,
@@ -43,6 +44,7 @@ from halfmq.testing.history.report import (
 from halfmq.testing.history.scan import (
     ASKED,
     DECIDED,
+    HANDLED,
     HELD,
     LISTED,
     LOG_BATCHED,
@@ -106,6 +108,7 @@ class Messages:
         seens: list[Row] = []
         logs: list[Row] = []
         decisions: list[Row] = []
+        handled: list[Row] = []
         listed: Row | None = None
         written: Row | None = None
         refused = 0
@@ -122,8 +125,12 @@ class Messages:
                 written = row
             elif kind == DECIDED:
                 decisions.append(row)
+            elif kind == HANDLED:
+                handled.append(row)
             else:
                 logs.append(row)
+        if handled:
+            self._handled_once(message, handled)
         if written is not None:
             self._of_outbox(message, written, asks, listed, seens, logs, decisions)
             return
@@ -185,6 +192,15 @@ class Messages:
             if reader not in seen.readers:
                 seen.readers += (reader,)
         return seen
+
+    def _handled_once(self, message: str, handled: list[Row]) -> None:
+        """Of each consumer group at most one transaction committed that handled it: inbox row and effect are one unit."""
+        for consumer in sorted({row[3] for row in handled}):
+            self._examined[AT_HANDLED] += 1
+            units = [row for row in handled if row[3] == consumer]
+            if len({row[4:] for row in units}) > 1:
+                text = f"{len(units)} transactions of {consumer} that handled it committed"
+                self._findings.add(AT_HANDLED, tx_key(*units[0][4:]), message, text, [row[2] for row in units])
 
     # --- all messages ---------------------------------------------------------------------------------------------
 

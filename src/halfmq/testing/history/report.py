@@ -45,6 +45,7 @@ CHECKS: Final = (
     Check(3, LOST, "visible messages that a reader had to see"),
     Check(3, LOST, "messages of an outbox that had to be visible in completely read queues"),
     Check(3, DUPLICATE, "messages with a place in a queue or in the log"),
+    Check(3, DUPLICATE, "messages that consumers handled, each in a transaction"),
     Check(4, TORN, "transactions of several messages that became visible"),
     Check(5, NOT_DURABLE, "acknowledgements compared with the log"),
     Check(5, NOT_DURABLE, "acknowledgements compared with the state after a restart"),
@@ -57,7 +58,7 @@ CHECKS: Final = (
 )
 (
     AT_AGREEMENT, AT_VALIDITY, AT_EPOCHS, AT_PHANTOM, AT_OUTBOX_PHANTOM, AT_FALLBACK, AT_MISSED, AT_READERS, AT_OUTBOX_MISSED, AT_ONCE,
-    AT_WHOLE, AT_DURABLE_LOG, AT_DURABLE_RESTART, AT_PROGRESS, AT_ORDER, AT_KEYS, AT_OUTBOX_ORDER, AT_DUE, AT_TIME,
+    AT_HANDLED, AT_WHOLE, AT_DURABLE_LOG, AT_DURABLE_RESTART, AT_PROGRESS, AT_ORDER, AT_KEYS, AT_OUTBOX_ORDER, AT_DUE, AT_TIME,
 ) = range(len(CHECKS))  # fmt: skip
 
 

@@ -11,6 +11,7 @@ Rows for messages, by unique id (``messages``)::
     id, LISTED, place, group, tx                               the database lists it as sent by the transaction
     id, WRITTEN, ...                                           to an outbox; fields as ASKED, the outcome is HELD or NO_ANSWER
     id, DECIDED, t, place, verdict, by whom, t answered, outcome           on a message of an outbox
+    id, HANDLED, place, consumer, group, tx                    in a local transaction that committed
 
 and for transactions, by group and id in one string (``transactions``)::
 
@@ -61,6 +62,7 @@ LOGGED: Final = 2
 LISTED: Final = 3
 WRITTEN: Final = 4
 DECIDED: Final = 5
+HANDLED: Final = 6
 
 SUMMARY: Final = 0
 REQUESTED: Final = 1
@@ -296,6 +298,8 @@ class Scan:
         self.transactions.add((key, LOCAL, place, local.outcome, len(local.messages), local.t_us))
         for message in local.messages:
             self.messages.add((message, LISTED, place, local.group, local.tx))
+        if local.handled and local.outcome == "COMMITTED":
+            self.messages.add((local.handled, HANDLED, place, local.consumer, local.group, local.tx))
 
     def _written(self, row: OutboxWritten, place: int) -> None:
         self.messages.add(
