@@ -63,6 +63,9 @@ BLOCKS: Final[dict[str, Rows]] = {
         ('{"e":"began"', By(f"{_PROGRAMS}::test_the_example_of_a_history_has_the_violation_that_is_shown")),
         ("phantom: shop/T1", By(f"{_PROGRAMS}::test_the_example_of_a_history_has_the_violation_that_is_shown")),
     ),
+    "docs/compensation.md": (
+        ("@app.consumer([PLACED, FAILED]", By("tests/systems/test_compensation.py::test_the_page_shows_the_program")),
+    ),
     "docs/coordinator.md": (
         ('coordinator = mq.coordinator("transfers")', By(f"{_PROGRAMS}::test_the_coordinator_page_is_one_program")),
     ),

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents.pages import table
+from tests.documents.blocks import blocks_of
+from tests.documents.pages import ROOT, table
 from tests.support.served import Served
 from tests.systems.order_services import (
     ACK,
@@ -101,6 +102,14 @@ async def test_each_step_and_each_fault(
         found = {cell: called[order, cell[0]] for order, cell in faults.items()}
         assert found == {cell: calls(way, *cell[1:]) for cell in cells}
         await system.each_message_is_there_once()
+
+
+def test_the_page_shows_the_program() -> None:
+    """It is run in ``tests/outbox/test_examples.py``."""
+    program = (ROOT / "examples" / "compensation.py").read_text()
+    (block,) = blocks_of("tests/systems/test_compensation.py::test_the_page_shows_the_program")
+    assert block.text in program
+    assert f"in {len(program.splitlines())} lines" in (ROOT / "docs" / "compensation.md").read_text()
 
 
 def test_each_cell_of_the_page_is_shown() -> None:
