@@ -41,6 +41,7 @@ _MEASURED: Final = Not("a measurement of minutes to hours; its result depends on
 _PIPELINES: Final = "tests/spark/test_pipelines.py"
 _GUIDE: Final = By("tests/spark/test_guide.py::test_the_guide_prints_what_it_shows")
 _CLUSTER: Final = Not("needs the machines of a cluster; tests/spark/test_clusters.py starts one on this machine")
+_TUTORIALS: Final = By("tests/documents/test_tutorials.py::test_what_the_reader_does_and_sees")
 _DRAWING: Final = Not("a drawing of bytes and files, no program")
 
 BLOCKS: Final[dict[str, Rows]] = {
@@ -145,6 +146,7 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("halfmq tx limits orders --check-limit 15", _COMMANDS),
         ("halfmq tx list", _COMMANDS),
     ),
+    "docs/tutorials.md": ((EACH, _TUTORIALS), (f"{EACH}python", _TUTORIALS)),
 }  # fmt: skip
 
 
