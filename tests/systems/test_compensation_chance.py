@@ -41,8 +41,8 @@ async def test_shop_stock_and_bank_agree(
             system.place([Order(one, rng.random() < 0.8, rng.random() < 0.7) for one in ids])
             await system.agree(services)
         await system.each_message_is_there_once()
+        ends = Counter(system.states().values())
     faults = Counter(line[-1] for line in system.story.lines() if line[0] == "fault")
-    ends = Counter(system.states().values())
     print(f"{seed}: {RUNS} orders, {faults.total()} faults {dict(faults)}, {dict(ends)}")
     if RUNS >= BATCH:
         assert faults.total() > RUNS / 10
