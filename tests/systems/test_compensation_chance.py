@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.amount import amount, seed_of_commit
 from tests.support.served import Served
-from tests.systems.order_services import WAYS, Order
+from tests.systems.order_services import BOTH, WAYS, Order
 from tests.systems.order_system import system_on
 from tests.unit.sql.faces import DRIVERS, MARKS, Driver
 
@@ -25,10 +25,17 @@ BATCH = 50
 CHANCE = 0.015
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "driver", [pytest.param(one, id=one.name, marks=MARKS[one.database]) for one in DRIVERS if not one.is_async]
-)
+#: In the gate every way on SQLite, and on the servers the one that uses all tables.
+CASES = [
+    pytest.param(one, way, id=f"{one.name}-{way}", marks=(*MARKS[one.database], *rare))
+    for one in DRIVERS
+    if not one.is_async
+    for way in WAYS
+    for rare in [() if one.database == "sqlite" or way == BOTH else (pytest.mark.thorough,)]
+]
+
+
+@pytest.mark.parametrize(("driver", "way"), CASES)
 async def test_shop_stock_and_bank_agree(
     driver: Driver, way: str, served: Served, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
