@@ -1750,8 +1750,8 @@ PLANTS: Final = (
         _ONE_END,
         "a message that on_dead has handled goes to the dead-letter queue as well",
         "client/app.py",
-        "        message.ack()\n        return\n    await message.reject()",
-        "    await message.reject()",
+        "            message.ack()\n            return\n    log.error(",
+        "            message.ack()\n    log.error(",
     ),
 )
 

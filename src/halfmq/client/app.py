@@ -490,13 +490,13 @@ async def _work(consumer: Consumer, handlers: _Handlers) -> None:
         if message.sharding_key is not None:
             await _handle_in_order(consumer, handlers, message)
         elif handlers.dead is not None and message.attempt > consumer.spec.retries:
-            await _handle_last(handlers, message)
+            await _handle_last(consumer, handlers, message)
         else:
             async with message.processing():
                 await handlers.handle(message)
 
 
-async def _handle_last(handlers: _Handlers, message: Message) -> None:
+async def _handle_last(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
     """Handle a message that the broker would not deliver again."""
     try:
         await handlers.handle(message)
@@ -504,24 +504,28 @@ async def _handle_last(handlers: _Handlers, message: Message) -> None:
         if is_our_cancellation(error):
             raise
         log.exception("handling %r failed %d times", message, message.attempt)
-        await _given_up(handlers, message)
+        await _given_up(consumer, handlers, message)
     else:
         message.ack()
 
 
-async def _given_up(handlers: _Handlers, message: Message) -> None:
+async def _given_up(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
     """What becomes of a message whose handler has failed for the last time: ``on_dead`` handles it, or it is a dead letter."""
-    if handlers.dead is None:
-        log.error("%r goes to the dead-letter queue", message)
-    elif await _on_dead(handlers.dead, message):
-        log.warning("on_dead has handled %r", message)
-        message.ack()
-        return
+    if handlers.dead is not None:
+        handled = await _on_dead(consumer, handlers.dead, message)
+        if handled is None:
+            return
+        if handled:
+            log.warning("on_dead has handled %r", message)
+            message.ack()
+            return
+    log.error("%r goes to the dead-letter queue", message)
     await message.reject()
 
 
-async def _on_dead(dead: Handler, message: Message) -> bool:
-    """Whether it has handled the message. It is called again after a failure, as a handler is: nobody else would compensate."""
+async def _on_dead(consumer: Consumer, dead: Handler, message: Message) -> bool | None:
+    """Whether it has handled the message; None: the consumer was stopped before, and the message is delivered again to another member. It
+    is called again after a failure, as a handler is: nobody else would compensate."""
     for calls in range(1, DEAD_CALLS + 1):
         try:
             await dead(message)
@@ -529,11 +533,10 @@ async def _on_dead(dead: Handler, message: Message) -> bool:
             if is_our_cancellation(error):
                 raise
             log.exception("on_dead failed for %r, %d of %d times", message, calls, DEAD_CALLS)
-            if calls < DEAD_CALLS:
-                await asyncio.sleep(pause_s(calls))
+            if calls < DEAD_CALLS and not await consumer.rest(pause_s(calls)):
+                return None
         else:
             return True
-    log.error("%r goes to the dead-letter queue", message)
     return False
 
 
@@ -557,7 +560,7 @@ async def _handle_in_order(consumer: Consumer, handlers: _Handlers, message: Mes
         log.exception(
             "handling %r failed %d times; its key %r goes on without it", message, failures, message.sharding_key
         )
-        await _given_up(handlers, message)
+        await _given_up(consumer, handlers, message)
     else:
         message.ack()
     consumer.handled(message)

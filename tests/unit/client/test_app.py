@@ -476,6 +476,23 @@ async def test_on_dead_that_fails_is_called_again(key: str) -> None:
 
 
 @in_virtual_time
+async def test_on_dead_that_is_to_be_called_again_does_not_hold_up_the_end() -> None:
+    broker = with_keys("-9")
+    app = app_of(broker.network())
+
+    async def fails(_message: Message) -> None:
+        raise OSError("the database is away")
+
+    app.consumer("t", group="g", retries=0, on_dead=fails)(fails)
+    async with app.run():
+        await asyncio.sleep(20)
+        end = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - end < 1
+    assert broker.offsets["g", "t", 0] == 0
+    assert not broker.requests(36)
+
+
+@in_virtual_time
 async def test_keys_that_wait_take_no_worker() -> None:
     broker = with_keys(*(f"{chr(97 + number)}9" for number in range(20)), "-9", "A9")
     app = app_of(broker.network())
