@@ -16,6 +16,7 @@ from halfmq import AsyncClient, Client
 from halfmq.cli.ask import ask
 from halfmq.client.admin import queue_bounds
 from halfmq.client.connector import Address
+from halfmq.errors import TopicNotFound
 from halfmq.wire.remoting.codes import RequestCode
 from tests.documents.pages import ROOT
 from tests.support.served import Served
@@ -125,7 +126,18 @@ class System:
             "released": {order for order, at in states.items() if at != PAID},
         }
         await until(lambda: self._stored(sum(map(len, of_each.values()))), "all messages are visible")
+        assert await self.dead_letters() == 0, "each message was handled or compensated"
         assert await self.seen() == {name: Counter(dict.fromkeys(orders, 1)) for name, orders in of_each.items()}
+
+    async def dead_letters(self) -> int:
+        """Of all services."""
+        found = 0
+        async with AsyncClient(self.config.broker) as client:
+            for name in SERVICES:
+                with contextlib.suppress(TopicNotFound):
+                    bounds = await queue_bounds(client, f"%DLQ%{self.config.name}-{name}")
+                    found += sum(queue.end for queue in bounds.values())
+        return found
 
     async def _stored(self, number: int) -> bool:
         async with AsyncClient(self.config.broker) as client:
