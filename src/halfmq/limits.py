@@ -148,6 +148,10 @@ REASON_CHARS_MAX: Final = 400
 #: Maximum characters of a transaction's comment for operators; and of its name, where it is shown.
 COMMENT_CHARS_MAX: Final = 200
 NAME_CHARS_SHOWN: Final = 255
+#: Verdicts that a broker remembers to compare them with markers, and findings, together.
+COMPARISONS_MAX: Final = 4_096
+#: Maximum characters of who reports a local outcome, such as "bank A".
+COMPARISON_SOURCE_CHARS_MAX: Final = 64
 #: Maximum undecided transactions in a response to an operator, so that it is far smaller than a frame.
 TRANSACTIONS_LISTED_MAX: Final = 1_000
 

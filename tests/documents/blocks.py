@@ -145,6 +145,7 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("stateDiagram-v2", By("tests/unit/core/transaction/test_transactions_page.py::test_the_page_is_what_the_code_says")),
         ("halfmq tx limits orders --check-limit 15", _COMMANDS),
         ("halfmq tx list", _COMMANDS),
+        ("halfmq tx damaged", _COMMANDS),
     ),
     "docs/tutorials.md": ((EACH, _TUTORIALS), (f"{EACH}python", _TUTORIALS)),
 }  # fmt: skip

@@ -51,6 +51,11 @@ RUNS: Final[dict[str, Run]] = {
     "halfmq coordinator forget NAME --group GROUP --operator NAME --reason TEXT": Run(
         "knows no coordinator ada", {"NAME": "ada", "GROUP": "bank", "TEXT": "over"}, status=3
     ),
+    "halfmq tx damaged": Run("0 findings"),
+    # tests/unit/cli/test_tx.py forgets one.
+    "halfmq tx forget TX_ID --operator NAME --reason TEXT": Run(
+        "no damage of transaction T-1", {"TX_ID": "T-1", "NAME": "ada", "TEXT": "seen"}, status=3
+    ),
     "halfmq query list": Run("0 queries"),
     # tests/documents/test_exit_status.py and tests/unit/cli/test_query.py forget some.
     "halfmq query forget NAME --operator NAME --reason TEXT": Run(

@@ -32,7 +32,7 @@ from halfmq.cli import entry
 from halfmq.cli.main import app
 from halfmq.cli.pipeline import JOBS
 from halfmq.errors import HalfmqError
-from halfmq.model.pending import CoordinatorInfo, GroupStats, PendingTransaction, QueryInfo
+from halfmq.model.pending import CoordinatorInfo, DamagedTransaction, GroupStats, PendingTransaction, QueryInfo
 from halfmq.model.settings import BrokerSettings
 from halfmq.spark.jobs import reconcile, reconciliation, report, report_figures
 from halfmq.spark.jobs.settings import fields_of
@@ -88,7 +88,8 @@ def invoke(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     return run
 
 
-PENDING = PendingTransaction(HOSTILE, HOSTILE, 1, 1, 1, 1, (HOSTILE,), 1, 1, 1, HOSTILE)
+PENDING = PendingTransaction(HOSTILE, HOSTILE, 1, 1, 1, 1, (HOSTILE,), 1, 1, 1, HOSTILE, HOSTILE, HOSTILE, HOSTILE)
+DAMAGE = DamagedTransaction(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1, 1, 1)
 STATS = GroupStats(HOSTILE, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 1, HOSTILE, 1, HOSTILE)
 LIMITS = ProducerLimits(HOSTILE, 1, "wait", 1, 1, 1, HOSTILE, 1, 1)
 BODIES: dict[int, Any] = {
@@ -96,6 +97,7 @@ BODIES: dict[int, Any] = {
     codes.HMQ_STORY: [HOSTILE, HOSTILE],
     codes.HMQ_ASK_PARKED: [HOSTILE],
     codes.HMQ_UNDECIDED: [HOSTILE],
+    codes.HMQ_DAMAGED: [DAMAGE],
     codes.HMQ_STATS: [STATS],
     codes.HMQ_PRODUCER: LIMITS,
     codes.HMQ_QUERIES: [QueryInfo(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1, 1, 1, 0, False)],
@@ -147,6 +149,8 @@ ASKING: dict[str, tuple[tuple[str, ...], ...]] = {
     "coordinator list": ((), ("--json",)),
     "coordinator forget": ((HOSTILE, "--group", HOSTILE, "--operator", "eve", "--reason", HOSTILE, "--yes"),),
     "query list": ((), ("--json",)),
+    "tx damaged": ((), ("--json",)),
+    "tx forget": ((HOSTILE, "--operator", "eve", "--reason", HOSTILE, "--yes"),),
     "query forget": ((HOSTILE, "--operator", "eve", "--reason", HOSTILE, "--yes"),),
 }  # fmt: skip
 #: They show what they were given, and nothing of a success.

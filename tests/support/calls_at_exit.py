@@ -141,6 +141,7 @@ CALLS: Final[dict[type, dict[str, Call]]] = {
         "check_functions": lambda held: held.mq.check_functions(),
         "fetch_checks": lambda held: held.mq.fetch_checks(wait=0.1),
         "answer_check": lambda held: held.mq.answer_check(None, Outcome.UNKNOWN),  # type: ignore[arg-type]
+        "report_outcome": lambda held: held.mq.report_outcome("tx-1", Outcome.COMMIT, "bank"),
         "undecided": lambda held: held.mq.undecided(["tx-1"]),
         "consumer": lambda held: held.mq.consumer("u", group="h"),
         "healthy": lambda held: held.mq.healthy(),

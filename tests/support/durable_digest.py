@@ -30,6 +30,7 @@ def _offsets(row: OffsetRow) -> Any:
 #: The compared part of a row. Rows of other kinds are compared as a whole.
 _COMPARED: Final[dict[str, Callable[[Any], Any]]] = {
     "offsets": _offsets,
+    "compared": astuple,
     "undecided": astuple,
     "delayed": astuple,
     "decided": _verdict,

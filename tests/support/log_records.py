@@ -15,6 +15,7 @@ from halfmq.model.records import (
     BatchRef,
     Checked,
     Committed,
+    Compared,
     CoordinatorEpoch,
     CopiedDelayed,
     CopiedHalf,
@@ -274,6 +275,13 @@ def query_forgotten(name: str = "app", topic: str = "orders", is_whole: bool = T
 def coordinator_epoch(group: str = GROUP, name: str = "transfers", epoch: int = 7, taken_by: str = "host@1") -> Make:
     payload = payload_of(group, name, epoch, taken_by)
     return lambda offset: CoordinatorEpoch(offset, payload_record_size(payload), group, name, epoch, taken_by, payload)
+
+
+def compared(tx_id: str = "T1", source: str = "sql.mq_tx") -> Make:
+    payload = payload_of(
+        GROUP, tx_id, 3, source, False, 4, "ada", 64, 1_700_000_000_000, 1_700_000_001_000, 300, 1_700_000_002_000
+    )
+    return lambda offset: Compared(offset, payload_record_size(payload), GROUP, tx_id, 3, source, payload)
 
 
 def group_deleted(name: str = GROUP, with_offsets: bool = True) -> Make:

@@ -30,6 +30,7 @@ from halfmq.broker.remoting.assignments import Assignments
 from halfmq.broker.remoting.check_polls import CheckPollCommands
 from halfmq.broker.remoting.checks import PushedChecks
 from halfmq.broker.remoting.client_calls import ClientCommands
+from halfmq.broker.remoting.comparisons import ComparisonCommands
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.coordinators import CoordinatorCommands
 from halfmq.broker.remoting.gateway import Gateway
@@ -50,6 +51,7 @@ from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.checks import Checks
 from halfmq.broker.services.chosen_ids import ChosenIds
 from halfmq.broker.services.client_calls import ClientCalls
+from halfmq.broker.services.comparisons import Comparisons
 from halfmq.broker.services.coordinators import Coordinators
 from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.groups import GroupsOnUse
@@ -75,7 +77,7 @@ from halfmq.broker.timers import BrokerTime, DeadlineTimer
 from halfmq.broker.turns import Turns
 from halfmq.core.clock_jumps import plausible_ms
 from halfmq.core.commands import Tick
-from halfmq.core.decision import Done, Effect, OffsetNotStored, PolicyActed, Reply, SendCheck, WakeQueue
+from halfmq.core.decision import Done, Effect, NotCompared, OffsetNotStored, PolicyActed, Reply, SendCheck, WakeQueue
 from halfmq.core.engine import Engine, Failed
 from halfmq.core.session import LogOffsetsNow
 from halfmq.errors import HalfmqError, StorePoisoned
@@ -298,11 +300,13 @@ class Broker:
             flush=gateway.flush,
         )
         Operators(gateway, sequencer, transactions, turns, durability=self.config.durability.value)
+        comparisons = Comparisons(sequencer, time, transactions, store.log.properties_at)
+        ComparisonCommands(gateway, sequencer, comparisons)
         self._health = Health(sequencer)
         if self._http is not None:
             from halfmq.broker.http.resources import Resources
 
-            Resources(self._http, sequencer, transactions, self._health)
+            Resources(self._http, sequencer, transactions, comparisons, self._health)
         ProducerGroupCommands(gateway, sequencer, ProducerGroups(sequencer, time, gateway.log_throttled))
         QueryCommands(gateway, sequencer, Queries(sequencer, gateway.log_throttled))
         CoordinatorCommands(gateway, sequencer, Coordinators(sequencer, time, gateway.log_throttled))
@@ -365,6 +369,11 @@ class Broker:
                 self._checks.send(effect)
             elif type(effect) is PolicyActed:
                 log_policy_action(effect)
+            elif type(effect) is NotCompared:
+                log.warning(
+                    "the verdict on transaction %s of group %s will not be compared with its marker: there is no space to remember "
+                    "it; see `halfmq tx damaged`", effect.tx_id, effect.group,
+                )  # fmt: skip
             elif type(effect) is OffsetNotStored and self._not_stored.is_due("offset"):
                 log.warning(
                     "base record full: the offset of group %s in queue %d of topic %s was not stored, and others may not be "

@@ -100,6 +100,10 @@ TABLE: Final = (
         ),
     ),
     PeerState(
+        "verdict to be compared, and finding", "the base", "`COMPARISONS_MAX`; at the maximum a verdict is given nevertheless, and logged",
+        "its marker agrees; else an operator (`halfmq tx forget`)", ("core.state:State.comparisons",),
+    ),
+    PeerState(
         "segment of the log", "the disk", "`--retention-bytes`, the disk's reserve", "retention",
         ("core.state:State.bases", "core.state:State.ties"),
     ),

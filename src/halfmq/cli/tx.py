@@ -18,7 +18,8 @@ from halfmq.client.connector import parse_url
 from halfmq.core.transaction.listing import UNDECIDED, UNKNOWN
 from halfmq.errors import HalfmqError, OutcomeUnknown
 from halfmq.model.durations import span
-from halfmq.model.pending import GroupStats, PendingTransaction
+from halfmq.model.pending import DamagedTransaction, GroupStats, PendingTransaction
+from halfmq.wire.remoting import comparisons
 from halfmq.wire.remoting import operators as wire
 from halfmq.wire.remoting import producer_groups as groups
 from halfmq.wire.remoting.codes import (
@@ -27,6 +28,8 @@ from halfmq.wire.remoting.codes import (
     EXT_VERDICT,
     HMQ_ASK,
     HMQ_ASK_PARKED,
+    HMQ_DAMAGED,
+    HMQ_FORGET_DAMAGE,
     HMQ_PRODUCER,
     HMQ_RESOLVE,
     HMQ_STATS,
@@ -279,6 +282,65 @@ def _undecided_among(url: str, group: str, ids: list[str], timeout: float) -> in
         body = wire.encode_ids(ids[at : at + wire.UNDECIDED_IDS_MAX])
         found += len(wire.decode_ids(_ask(url, HMQ_UNDECIDED, {wire.EXT_GROUP: group}, timeout, body).body))
     return found
+
+
+@app.command()
+def damaged(url: Url = URL, timeout: Timeout = TIMEOUT_S, as_json: Json = False) -> None:
+    """List transactions that are settled against what their application's database did, and those that nobody can compare any more.
+
+    Such a verdict was given by an operator, a policy or a coordinator. Exit status 1 if there is a finding.
+    """
+    rows, waiting = _all_damaged(url, timeout)
+    found = sum(bool(row.local) for row in rows)
+    if as_json:
+        output.document(msgspec.json.encode({"findings": found, "waiting": waiting, "transactions": rows}))
+    else:
+        if rows:
+            head = ("SETTLED", "GROUP", "TRANSACTION", "VERDICT", "BY", "DATABASE", "REPORTED BY")
+            output.table(head, map(_damage, rows))
+        output.note(f"{found} findings, {len(rows) - found} not compared, {waiting} still to be compared")
+    if found:
+        raise typer.Exit(FAILED)
+
+
+def _all_damaged(url: str, timeout: float) -> tuple[list[DamagedTransaction], int]:
+    """(findings and what cannot be compared any more, number of those that are still to be compared)."""
+    rows: list[DamagedTransaction] = []
+    start = 0
+    while True:
+        answer = _ask(url, HMQ_DAMAGED, {wire.EXT_FROM: str(start)} if start else {}, timeout)
+        rows += comparisons.decode_damaged(answer.body)
+        start = _following(answer, start)
+        if not start:
+            return rows, _number(answer, comparisons.EXT_WAITING)
+
+
+def _damage(row: DamagedTransaction) -> tuple[str, ...]:
+    by = f"{row.decided_by} {row.by}" if row.by else row.decided_by
+    return (
+        f"{span(row.settled_ago_ms)} ago", row.group, row.tx_id, row.verdict, by, row.local or "not compared", row.source or "-",
+    )  # fmt: skip
+
+
+@app.command()
+def forget(
+    tx_id: _Id,
+    operator: Operator,
+    reason: Reason,
+    group: _Group = "",
+    yes: Yes = False,
+    url: Url = URL,
+    timeout: Timeout = TIMEOUT_S,
+) -> None:
+    """Let the broker forget a finding of `halfmq tx damaged`, because it is repaired, or was seen. The verdict stays."""
+    if not any(row.tx_id == tx_id and group in ("", row.group) for row in _all_damaged(url, timeout)[0]):
+        _fail(f"no damage of transaction {tx_id} is known", NOT_FOUND)
+    if not yes:
+        _require_typed(tx_id, "Type the transaction id to forget its damage")
+    fields = {wire.EXT_GROUP: group, wire.EXT_ID: tx_id, wire.EXT_OPERATOR: operator, wire.EXT_REASON: reason}
+    answer = _ask(url, HMQ_FORGET_DAMAGE, fields, timeout, changes=True)
+    of_group = answer.ext.get(wire.EXT_GROUP)
+    output.say(f"the damage of {tx_id} of group {of_group} is forgotten; it stays {answer.ext.get(EXT_VERDICT)}")
 
 
 @app.command()

@@ -120,6 +120,8 @@ class AsyncClient:
         self._run_blocking = run_blocking or self._threads
         #: By transaction name; kept when the client is closed and opened again.
         self._check_functions: dict[str, CheckFunction] = {}
+        #: Those of them that read a marker table: they compare verdicts, too.
+        self._marker_names: set[str] = set()
         self._opened = False
         #: The ``forks.generation`` of the process that opened it.
         self._opened_in = forks.generation
@@ -236,6 +238,7 @@ class AsyncClient:
         self._spawn(self._heartbeat_loop())
         if self._fetches_checks:
             self._start_fetching()
+        self._start_comparing()
 
     def _build(self) -> None:
         self._opened_in = forks.generation
@@ -277,6 +280,7 @@ class AsyncClient:
         self._made_transactions: Transactions | None = None
         self._made_check_listener: CheckListener | None = None
         self._is_fetching = False
+        self._is_comparing = False
         if self._check_functions and not self._fetches_checks:
             membership.add_producer(self.group)
         self._members: dict[str, GroupMember] = {}
@@ -814,6 +818,7 @@ class AsyncClient:
         if self.is_open:
             self._here()
         self._check_functions[name] = check
+        self._marker_names.discard(name)
         if self.is_open and known is not check:
             self._check_listener.register(name, check)
             self._spawn(self._register_for_checks())
@@ -827,7 +832,45 @@ class AsyncClient:
             UsageError: not a marker table, or not a sessionmaker.
         """
         check_marker_table(markers)
-        self.add_check(markers.name, markers.checker(sessions))
+        self._answer_from_markers(markers.name, markers.checker(sessions))
+
+    def _answer_from_markers(self, name: str, check: "CheckFunction") -> None:
+        self.add_check(name, check)
+        self._marker_names.add(name)
+        if self.is_open:
+            self._start_comparing()
+
+    def _start_comparing(self) -> None:
+        if self._marker_names and not self._is_comparing:
+            from halfmq.client.comparisons import Comparer
+
+            self._is_comparing = True  # until the client is closed
+            listener = self._check_listener
+            self._spawn(Comparer(self._context, self.group, listener, lambda: self._marker_names).run())
+
+    async def report_outcome(self, tx_id: str, outcome: Outcome, source: str) -> bool:
+        """Say what another database did in a transaction of this group that is settled. Returns whether it agrees with the verdict.
+
+        For whoever holds such an outcome, as the coordinator of a transaction with several databases. A contradiction changes no verdict: the
+        broker keeps it as a finding, which ``halfmq tx damaged`` shows until an operator lets the broker forget it. ``source``: who says so,
+        at most 64 characters, such as "bank A".
+
+        Raises:
+            TransactionUndecided: it has no verdict yet.
+            RequestFailed: no broker knows it, or its verdict is past retention. SendTimeout, ConnectError: no answer; call it again.
+        """
+        from halfmq.client.comparisons import report
+
+        context = self._here()
+        if not self.group:
+            raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
+        checked_transaction_id(tx_id)
+        if outcome not in (Outcome.COMMIT, Outcome.ROLLBACK):
+            raise UsageError(f"outcome={outcome!r}", hint="Outcome.COMMIT or Outcome.ROLLBACK")
+        hint = f'1 to {limits.COMPARISON_SOURCE_CHARS_MAX} characters, such as source="bank A"'
+        if not 0 < len(checked_text(source, "source", hint)) <= limits.COMPARISON_SOURCE_CHARS_MAX:
+            raise UsageError(f"source={source!r}", hint=hint)
+        return await report(context, self.group, tx_id, outcome, source)
 
     async def _register_for_checks(self) -> None:
         """Register as a producer of the group at once, rather than with the next heartbeat."""

@@ -370,7 +370,12 @@ class Client:
     def answer_checks(self, markers: "MarkerTable", sessions: Any) -> None:
         """See ``AsyncClient.answer_checks``."""
         check_marker_table(markers)
-        self.add_check(markers.name, markers.checker(sessions))
+        check = markers.checker(sessions)
+        self._on_loop(lambda: self._client._answer_from_markers(markers.name, check))
+
+    def report_outcome(self, tx_id: str, outcome: Outcome, source: str) -> bool:
+        """See ``AsyncClient.report_outcome``."""
+        return self._run(self._live().report_outcome(tx_id, outcome, source))
 
     def fetch_checks(self, *, count: int = 32, wait: float = 20.0) -> "list[FetchedCheck]":
         """See ``AsyncClient.fetch_checks``."""

@@ -16,9 +16,11 @@ from halfmq.core.base import apply_base
 from halfmq.core.base_bytes import (
     count_group,
     drop_offset,
+    forget_comparison,
     group_bytes,
     more_group_bytes,
     query_bytes,
+    set_comparison,
     set_offset,
     topic_bytes,
 )
@@ -44,7 +46,7 @@ from halfmq.core.derived import (
 from halfmq.core.queues.deduplication import forget_old, forget_sent, forget_verdict, remember, remember_verdict
 from halfmq.core.queues.delay import due_at
 from halfmq.core.queues.offsets import keys_in
-from halfmq.core.schema import read_epoch, read_group, read_producer, read_topic, set_coordinator
+from halfmq.core.schema import read_comparison, read_epoch, read_group, read_producer, read_topic, set_coordinator
 from halfmq.core.state import (
     BatchFacts,
     Delayed,
@@ -64,7 +66,7 @@ from halfmq.core.state import (
 from halfmq.core.transaction.next_check import NextCheck, ParkedCheck, from_number
 from halfmq.core.transaction.queries import key_of
 from halfmq.errors import InvariantViolated
-from halfmq.model.half_batch import delayed_items
+from halfmq.model.half_batch import delayed_items, first_has_marker
 from halfmq.model.placement import aligned, segment_start
 from halfmq.model.query_batch import of_tx_id
 from halfmq.model.records import (
@@ -75,6 +77,8 @@ from halfmq.model.records import (
     BatchRef,
     Checked,
     Committed,
+    Compared,
+    ComparisonResult,
     CoordinatorEpoch,
     CopiedDelayed,
     CopiedHalf,
@@ -226,7 +230,7 @@ def _half(state: State, record: HalfRecord) -> None:
     message_bytes = record.size - MESSAGE_AT
     half = Half(
         record.index, half_index, offset, offset, topic_id, record.queue_id, message_bytes, record.tag_hash,
-        record.key_hash, record.delay,
+        record.key_hash, record.delay, None, record.has_marker,
     )  # fmt: skip
     now_ms = state.batch_time_ms
     grace_until_ms = now_ms + (grace_ms if grace_ms >= 0 else default_grace_ms(state))
@@ -291,7 +295,7 @@ def _replace(
 def _copied_half(state: State, record: CopiedHalf) -> None:
     half = Half(
         record.index, record.half_index, record.offset, record.first_offset, record.topic_id, record.queue_id,
-        record.message_bytes, record.tag_hash, record.key_hash, record.delay,
+        record.message_bytes, record.tag_hash, record.key_hash, record.delay, None, record.has_marker,
     )  # fmt: skip
     _enter_copy(state, record, half)
 
@@ -333,7 +337,7 @@ def _half_batch(state: State, record: HalfBatch) -> None:
     )  # fmt: skip
     half = Half(
         record.index, record.half_index, record.offset, record.offset, record.topic_id, record.queue_id, record.size, 0,
-        0, 0, facts,
+        0, 0, facts, first_has_marker(record.payload),
     )  # fmt: skip
     if record.attempt:
         _begin_run(state, record.group, record.tx_id, record.query_topic, record.stream)
@@ -347,7 +351,7 @@ def _copied_half_batch(state: State, record: CopiedHalfBatch) -> None:
     )  # fmt: skip
     half = Half(
         record.index, record.half_index, record.offset, record.first_offset, record.topic_id, record.queue_id,
-        record.size, 0, 0, 0, facts,
+        record.size, 0, 0, 0, facts, record.has_marker,
     )  # fmt: skip
     _enter_copy(state, record, half)
 
@@ -571,6 +575,13 @@ def _coordinator_epoch(state: State, record: CoordinatorEpoch) -> None:
     set_coordinator(state, (record.group, record.name), taken)
 
 
+def _compared(state: State, record: Compared) -> None:
+    if record.result in (ComparisonResult.EXPECTED, ComparisonResult.CONTRADICTS):
+        set_comparison(state, read_comparison(record))
+    else:
+        forget_comparison(state, record.group, record.tx_id)
+
+
 # --- settings, offsets, segments -------------------------------------------------------------------------------
 
 
@@ -677,5 +688,6 @@ _APPLY: Final[dict[type, Callable[[State, Any], None]]] = for_each_kind(
         Decided: _decided,
         QueryForgotten: _query_forgotten,
         CoordinatorEpoch: _coordinator_epoch,
+        Compared: _compared,
     }
 )

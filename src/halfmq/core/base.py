@@ -16,8 +16,10 @@ from halfmq.core.schema import (
     OffsetRow,
     QueryRow,
     TopicRow,
+    comparison_rows,
     coordinator_rows,
     group_rows,
+    load_comparisons,
     load_coordinators,
     load_groups,
     load_offsets,
@@ -29,7 +31,7 @@ from halfmq.core.schema import (
     query_rows,
     topic_rows,
 )
-from halfmq.core.state import State, next_offset
+from halfmq.core.state import Comparison, State, next_offset
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
 from halfmq.model.records import Base, base_size
@@ -38,7 +40,7 @@ _VERSION: Final = 1
 
 
 class _Payload(msgspec.Struct, array_like=True):
-    """Rows as in ``schema``. Of the last five fields, those at the end that have their default are omitted."""
+    """Rows as in ``schema``. Of the last six fields, those at the end that have their default are omitted."""
 
     version: int
     epoch: int
@@ -52,11 +54,12 @@ class _Payload(msgspec.Struct, array_like=True):
     queries: list[QueryRow] = []
     coordinator_epoch: int = 0
     coordinators: list[CoordinatorRow] = []
+    comparisons: list[Comparison] = []
 
 
 _REQUIRED_FIELDS: Final = 7
 #: Of the fields after these.
-_DEFAULTS: Final[tuple[object, ...]] = ([], -1, [], 0, [])
+_DEFAULTS: Final[tuple[object, ...]] = ([], -1, [], 0, [], [])
 _decode: Final = msgspec.msgpack.Decoder(_Payload).decode
 
 
@@ -75,6 +78,7 @@ def base_payload(state: State) -> bytes:
         query_rows(state, sorted),
         state.coordinator_epoch,
         coordinator_rows(state, sorted),
+        comparison_rows(state, sorted),
     )
     fields = astuple(payload)
     while len(fields) > _REQUIRED_FIELDS and fields[-1] == _DEFAULTS[len(fields) - _REQUIRED_FIELDS - 1]:
@@ -116,6 +120,7 @@ def _load(state: State, payload: _Payload) -> None:
     load_queries(state, payload.queries)
     state.coordinator_epoch = payload.coordinator_epoch
     load_coordinators(state, payload.coordinators)
+    load_comparisons(state, payload.comparisons)
     state.epoch = payload.epoch
     state.epoch_grace_ms = payload.epoch_grace_ms
     state.next_topic_id = payload.next_topic_id

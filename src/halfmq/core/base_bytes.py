@@ -11,7 +11,7 @@ replaces a logged one.
 from typing import Final, NamedTuple
 
 from halfmq import limits
-from halfmq.core.state import CoordinatorKey, Query, State, TakenEpoch, Topic
+from halfmq.core.state import Comparison, CoordinatorKey, Query, State, TakenEpoch, Topic
 from halfmq.model.query_batch import RUN_CHARS_MAX, STREAM_CHARS_MAX
 from halfmq.model.settings import GroupSettings, ProducerSettings
 
@@ -35,6 +35,8 @@ COORDINATOR_BYTES: Final = 32
 #: Space for so many decisions of a query is reserved from its first record on, so a decision always fits: where there is no space for more,
 #: the earlier ones are forgotten (``transaction.query_limits``).
 DECISIONS_RESERVED: Final = 2
+#: Of a comparison, with space for who reports the other outcome.
+COMPARISON_BYTES: Final = 64 + 4 * limits.COMPARISON_SOURCE_CHARS_MAX
 #: Size of a base without any of them.
 EMPTY_BYTES: Final = 128
 
@@ -74,6 +76,24 @@ def query_bytes(query: Query) -> int:
     owner = len(query.topic) + len(query.stream) if query.topic else limits.TOPIC_CHARS_MAX + STREAM_CHARS_MAX
     decisions = max(DECISIONS_RESERVED, len(query.decisions))
     return QUERY_BYTES + len(query.name) + len(query.group) + owner + DECISION_BYTES * decisions
+
+
+def comparison_bytes(comparison: Comparison) -> int:
+    return COMPARISON_BYTES + len(comparison.group) + len(comparison.tx_id) + len(comparison.by.encode())
+
+
+def set_comparison(state: State, comparison: Comparison) -> None:
+    """Remember the comparison, in place of an earlier state of it."""
+    forget_comparison(state, comparison.group, comparison.tx_id)
+    state.comparisons[comparison.group, comparison.tx_id] = comparison
+    state.derived.base_bytes += comparison_bytes(comparison)
+
+
+def forget_comparison(state: State, group: str, tx_id: str) -> None:
+    """Forget it, if it is known."""
+    known = state.comparisons.pop((group, tx_id), None)
+    if known is not None:
+        state.derived.base_bytes -= comparison_bytes(known)
 
 
 def count_query(state: State, more: int) -> None:
@@ -134,5 +154,8 @@ def recount(state: State) -> Recount:
     producers = sum(map(producer_bytes, state.producer_settings.values()))
     queries = sum(map(query_bytes, state.queries.values()))
     coordinators = sum(coordinator_bytes(key, taken) for key, taken in state.coordinators.items())
+    compared = sum(map(comparison_bytes, state.comparisons.values()))
     offsets = sum(group_bytes(group) + OFFSET_BYTES * len(offsets) for group, offsets in state.offsets.items())
-    return Recount(EMPTY_BYTES + topics + groups + held + producers + offsets + queries + coordinators, groups, queries)
+    return Recount(
+        EMPTY_BYTES + topics + groups + held + producers + offsets + queries + coordinators + compared, groups, queries
+    )

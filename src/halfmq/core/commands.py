@@ -106,6 +106,8 @@ class SendHalf(msgspec.Struct, frozen=True, gc=False):
     earlier: EarlierVerdict | None = None
     #: Who alone settles the transaction, in the epoch that it states.
     coordinator: Coordinator | None = None
+    #: As in ``records.HalfRecord``.
+    has_marker: bool = False
 
 
 class PrepareBatch(msgspec.Struct, frozen=True, gc=False):
@@ -280,6 +282,25 @@ class ForgetCoordinator(NamedTuple):
 
     group: str
     name: str
+    by: Actor
+
+
+class Compare(NamedTuple):
+    """Somebody says what a local transaction did: whoever reads its marker (``is_marker``), or who holds another database's outcome."""
+
+    group: str
+    tx_id: str
+    committed: bool
+    source: str
+    is_marker: bool
+    settled: SettledRow | None = None
+
+
+class ForgetDamage(NamedTuple):
+    """An operator lets the broker forget a finding, or a comparison that nobody can make any more."""
+
+    group: str
+    tx_id: str
     by: Actor
 
 
@@ -463,4 +484,5 @@ Command = (
     | CommitOffset | CheckNotSent | ResolveTransaction | CheckNow | CheckParked | SetProducer | Tick | NoteTime | CopyForward | TrimLog
     | LockQueues | UnlockQueues | PrepareBatch | DecideBatch | FindDecision | ForgetQuery
     | TakeEpoch | ForgetCoordinator
+    | Compare | ForgetDamage
 )  # fmt: skip

@@ -18,6 +18,7 @@ from halfmq.core.commands import (
     CheckParked,
     Command,
     CommitOffset,
+    Compare,
     CopyForward,
     DecideBatch,
     DeleteGroup,
@@ -27,6 +28,7 @@ from halfmq.core.commands import (
     EnsureTopic,
     FindDecision,
     ForgetCoordinator,
+    ForgetDamage,
     ForgetQuery,
     LockQueues,
     NoteTime,
@@ -71,6 +73,13 @@ from halfmq.core.transaction.check_schedule import (
     next_check_ms,
     send_checks,
 )
+from halfmq.core.transaction.comparisons import (
+    COMPARED_BYTES_MAX,
+    compare_bound,
+    decide_compare,
+    decide_forget_damage,
+    forget_damage_bound,
+)
 from halfmq.core.transaction.coordinators import (
     decide_forget_coordinator,
     decide_take_epoch,
@@ -89,7 +98,7 @@ from halfmq.core.transaction.query_limits import (
 from halfmq.core.transaction.retention import copy_bytes_bound, decide_copy_forward, decide_trim, trim_started
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
-from halfmq.model.records import TRIM_SIZE, Record, checked_size, copied_delayed_size, released_size
+from halfmq.model.records import TRIM_SIZE, DecidedBy, Record, checked_size, copied_delayed_size, released_size
 
 #: Space for a message record without topic, body and properties, but with the properties that the broker adds.
 _SEND_FRAME_BYTES: Final = 640
@@ -193,13 +202,14 @@ def _batch_bound(state: State, command: SendBatch) -> int:
 
 
 def _end_bound(state: State, command: EndTransaction) -> int:
-    return _verdict_bound(state, command.group, command.tx_id, command.wanted)
+    bound = _verdict_bound(state, command.group, command.tx_id, command.wanted)
+    return bound and bound + (COMPARED_BYTES_MAX if command.decided_by >= DecidedBy.OPERATOR else 0)
 
 
 def _resolve_bound(state: State, command: ResolveTransaction) -> int:
     bound = _verdict_bound(state, command.group, command.tx_id, command.wanted)
     by = command.by or Actor(command.operator)
-    return bound and bound + acted_bytes(command.tx_id, by)
+    return bound and bound + COMPARED_BYTES_MAX + acted_bytes(command.tx_id, by)
 
 
 def _verdict_bound(state: State, group_name: str, tx_id: str, wanted: RequestedVerdict) -> int:
@@ -344,6 +354,8 @@ DECIDE: Final[dict[type, Callable[[State, Any, int], DecisionTuple]]] = {
     ForgetQuery: decide_forget_query,
     TakeEpoch: decide_take_epoch,
     ForgetCoordinator: decide_forget_coordinator,
+    Compare: decide_compare,
+    ForgetDamage: decide_forget_damage,
 }
 
 #: Bound of the records of a decision by type of command; see ``size_bound``.
@@ -372,6 +384,8 @@ _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     ForgetQuery: forget_query_bound,
     TakeEpoch: take_epoch_bound,
     ForgetCoordinator: forget_coordinator_bound,
+    Compare: compare_bound,
+    ForgetDamage: forget_damage_bound,
     EnsureGroup: _two_records_bound,
     EnsureTopic: _two_records_bound,
     CheckNotSent: _two_records_bound,

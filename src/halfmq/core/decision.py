@@ -175,6 +175,20 @@ class CoordinatorForgotten(NamedTuple):
     epoch: int
 
 
+class ComparisonMade(NamedTuple):
+    """The verdict on a transaction, who gave it, and whether the reported local outcome agrees with it."""
+
+    group: str
+    tx_id: str
+    committed: bool
+    decided_by: int
+    #: The operator's name; "" if it was none.
+    by: str
+    agrees: bool
+    #: It is a finding since now.
+    is_new: bool = False
+
+
 class ConsumerGroupDeleted(NamedTuple):
     """The consumer group no longer exists. ``kept``: its topics that remain because they contain messages."""
 
@@ -194,6 +208,7 @@ Reply = (
     | QueryRemoved
     | EpochTaken
     | CoordinatorForgotten
+    | ComparisonMade
     | Locked
     | Done
     | BatchDecided
@@ -223,6 +238,13 @@ class SendCheck(NamedTuple):
     checks: int
 
 
+class NotCompared(NamedTuple):
+    """A verdict that will not be compared with the marker of its transaction, since there is no space to remember it; the broker logs it."""
+
+    group: str
+    tx_id: str
+
+
 class PolicyActed(NamedTuple):
     """The policy of a group settled or parked a transaction; the broker logs a warning."""
 
@@ -241,7 +263,7 @@ class OffsetNotStored(NamedTuple):
     queue_id: int
 
 
-Effect = WakeQueue | SendCheck | PolicyActed | OffsetNotStored
+Effect = WakeQueue | SendCheck | PolicyActed | NotCompared | OffsetNotStored
 
 
 class Decision(NamedTuple):

@@ -20,6 +20,7 @@ A base and a snapshot contain kinds of rows:
     queries    ``QueryRow``                                  yes                              yes
     coordina-  ``CoordinatorRow``                            yes, and the highest epoch of    yes, and likewise
     tors                                                     any of them
+    compared   ``Comparison``                                yes                              yes
     ties       position, lowest log offset                   no: they are between two         yes
                                                              segments, as bases
     bases      segment start, queue ends of each topic       no: the bases contain it         yes
@@ -48,6 +49,7 @@ from halfmq.core.base_bytes import (
     more_group_bytes,
     producer_bytes,
     query_bytes,
+    set_comparison,
     set_offset,
     topic_bytes,
 )
@@ -65,6 +67,7 @@ from halfmq.core.derived import (
     set_run,
 )
 from halfmq.core.state import (
+    Comparison,
     CoordinatorKey,
     Delayed,
     Half,
@@ -84,6 +87,8 @@ from halfmq.core.state import (
 from halfmq.core.transaction.next_check import from_number
 from halfmq.model.coordinator import Coordinator
 from halfmq.model.records import (
+    Compared,
+    ComparisonResult,
     CoordinatorEpoch,
     EpochStarted,
     GroupDeleted,
@@ -265,6 +270,20 @@ def set_coordinator(state: State, key: CoordinatorKey, taken: TakenEpoch | None)
     if taken is not None:
         state.coordinators[key] = taken
         state.coordinator_epoch = max(state.coordinator_epoch, taken.epoch)
+
+
+def compared(offset: int, result: ComparisonResult, comparison: Comparison) -> Compared:
+    """The record of a step of ``comparison``, which is what is known of it from then on."""
+    group, tx_id, *known, source, found_at_ms = astuple(comparison)
+    payload = payload_of(group, tx_id, int(result), source, *known, found_at_ms)
+    return Compared(offset, payload_record_size(payload), group, tx_id, int(result), source, payload)
+
+
+def read_comparison(record: Compared) -> Comparison:
+    """What the record says. Directly after a verdict, its own place is the one that is remembered: the verdict's was not known yet."""
+    group, tx_id, _, source, *known, found_at_ms = _decode(record.payload)
+    comparison = Comparison(*[group, tx_id, *known, source, found_at_ms])
+    return comparison if comparison.position else replace(comparison, position=record.offset)
 
 
 def epoch_started(offset: int, epoch: int, wall_ms: int, check_immunity_ms: int, jump_ms: int = 0) -> EpochStarted:
@@ -478,6 +497,15 @@ def _load_coordinator_epoch(state: State, rows: list[int]) -> None:
     (state.coordinator_epoch,) = rows
 
 
+def comparison_rows(state: State, order: Order = iter) -> list[Comparison]:
+    return [state.comparisons[key] for key in order(state.comparisons)]
+
+
+def load_comparisons(state: State, rows: Iterable[Comparison]) -> None:
+    for row in rows:
+        set_comparison(state, row)
+
+
 def _ties(state: State) -> list[tuple[int, int]]:
     return list(state.ties.items())
 
@@ -565,6 +593,7 @@ ROW_KINDS: Final = (
     RowKind("queries", list[QueryRow], query_rows, load_queries),
     RowKind("coordinator epoch", list[int], _coordinator_epoch, _load_coordinator_epoch),
     RowKind("coordinators", list[CoordinatorRow], coordinator_rows, load_coordinators),
+    RowKind("compared", list[Comparison], comparison_rows, load_comparisons),
     RowKind("ties", list[tuple[int, int]], _ties, _load_ties),
     RowKind("undecided", list[UndecidedRow], _undecided, _load_undecided),
     RowKind("delayed", list[Delayed], _delayed, _load_delayed),

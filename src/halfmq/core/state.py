@@ -85,6 +85,8 @@ class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
     delay: int
     #: None: a single message. For a half batch ``message_bytes`` is the size of its record, and both hashes and ``delay`` are 0.
     batch: BatchFacts | None = None
+    #: As in ``records.HalfRecord``.
+    has_marker: bool = False
 
     @property
     def messages(self) -> int:
@@ -176,6 +178,30 @@ class RecentMessage(msgspec.Struct, frozen=True, gc=False, array_like=True):
     stored_at_ms: int
     #: 0 if an earlier run of the broker stored it.
     connection: int
+
+
+class Comparison(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A verdict that neither the application nor its marker gave, and what is known of the local transaction."""
+
+    group: str
+    tx_id: str
+    committed: bool
+    decided_by: int
+    #: The operator's name; "" if it was none.
+    by: str
+    #: Where its first half was at the verdict, whose properties a reader of markers needs; -1: not known, and not needed.
+    half_offset: int
+    prepared_at_ms: int
+    settled_at_ms: int
+    #: Log offset of the verdict, or of the record directly after it.
+    position: int
+    #: Who reported the opposite local outcome, and when, broker time ms; 0: nobody has, so that it is still to be compared.
+    source: str = ""
+    found_at_ms: int = 0
+
+    @property
+    def is_finding(self) -> bool:
+        return self.found_at_ms > 0
 
 
 class QueryDecision(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -640,7 +666,7 @@ class State:
     """
 
     __slots__ = (
-        "bases", "batch_open", "batch_time_ms", "caps", "coordinator_epoch", "coordinators", "delayed", "derived", "epoch", "epoch_grace_ms", "groups", "holders",
+        "bases", "batch_open", "batch_time_ms", "caps", "comparisons", "coordinator_epoch", "coordinators", "delayed", "derived", "epoch", "epoch_grace_ms", "groups", "holders",
         "jumps", "loaded", "log_end", "log_start", "next_half_index", "next_topic_id", "offsets", "producer_groups",
         "producer_settings", "queries", "record_bytes_max", "sent", "session", "settings", "ties", "topics_by_id", "topics_by_name", "verdicts",
     )  # fmt: skip
@@ -683,6 +709,9 @@ class State:
         #: The highest epoch that any coordinator got, so that one that was forgotten never gets an epoch of its past again.
         self.coordinator_epoch = 0
         self.coordinators: dict[CoordinatorKey, TakenEpoch] = {}
+        #: By producer group and transaction id: verdicts that are to be compared with a marker, and findings. Change it with
+        #: ``base_bytes.set_comparison``.
+        self.comparisons: dict[tuple[str, str], Comparison] = {}
         #: Position of a verdict -> lowest log offset of the half batches that it shows, if that is in an earlier segment. The log must not
         #: start between the two.
         self.ties: dict[int, int] = {}

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from halfmq.core.state import (
+    Comparison,
     CoordinatorKey,
     Delayed,
     InFlight,
@@ -235,6 +236,8 @@ class View(Protocol):
     def queries(self) -> Mapping[QueryKey, QueryView]: ...
     @property
     def coordinators(self) -> Mapping[CoordinatorKey, TakenEpoch]: ...
+    @property
+    def comparisons(self) -> Mapping[tuple[str, str], Comparison]: ...
     @property
     def ties(self) -> Mapping[int, int]: ...
     @property

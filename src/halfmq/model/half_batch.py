@@ -28,10 +28,11 @@ from typing import Final, NamedTuple
 from halfmq import limits
 from halfmq.model.checksum import crc32
 from halfmq.model.ids import hash64
-from halfmq.model.message_facts import common_values, delay_in, tag_hashes
+from halfmq.model.message_facts import common_values, delay_in, has_marker, tag_hashes
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
 from halfmq.model.steps import Steps, result_of
 from halfmq.model.stored_message import (
+    AT_BODY_LENGTH_V4,
     AT_BODY_V4,
     MAGIC_V1,
     SYS_COMPRESSED,
@@ -273,6 +274,17 @@ def delayed_items(delayed_entries: bytes) -> Iterator[DelayedItem]:
     delays = delays_in(delayed_entries)
     entries = ENTRY.iter_unpack(delayed_entries[len(delays) * DELAY_BYTES :])
     return (DelayedItem(delay, *entry) for delay, entry in zip(delays, entries, strict=True))
+
+
+def first_has_marker(payload: bytes) -> bool:
+    """Whether the first message of a payload has a marker, and thus all of them: they are one transaction. False if it is no payload."""
+    body_at = ITEM_HEAD_BYTES + AT_BODY_V4
+    length_at = ITEM_HEAD_BYTES + AT_BODY_LENGTH_V4
+    topic_at = body_at + int.from_bytes(payload[length_at : length_at + 4], "big")
+    if topic_at >= len(payload):
+        return False
+    properties_at = topic_at + 1 + payload[topic_at] + 2
+    return has_marker(payload[properties_at : int.from_bytes(payload[4:8], "big")])
 
 
 def item_places(payload: bytes, messages: int) -> Iterator[tuple[int, int]]:

@@ -24,6 +24,7 @@ from halfmq.model.properties import (
     HMQ_TX_COUNT,
     HMQ_TX_ID,
     HMQ_TX_INDEX,
+    HMQ_TX_MARKER,
     HMQ_TX_NAME,
     KEYS,
     PGROUP,
@@ -47,6 +48,7 @@ INVALID_DELAY: Final = 1 << 62
 GRACE_MAX_MS: Final = 3 * 86_400_000
 _HMQ_TX_ID: Final = HMQ_TX_ID.encode()
 _HMQ_COORDINATOR: Final = HMQ_COORDINATOR.encode()
+_HMQ_TX_MARKER: Final = HMQ_TX_MARKER.encode()
 _CHECK_IMMUNITY_SECONDS: Final = CHECK_IMMUNITY_SECONDS.encode()
 _DELAY: Final = DELAY.encode()
 _TIMER_DELAY_SEC: Final = TIMER_DELAY_SEC.encode()
@@ -222,15 +224,21 @@ def plain_facts(values: CommonValues) -> tuple[int, int, bytes]:
     return tag_hashes[tags], hash64(unique_id) if unique_id else 0, keys
 
 
-def half_facts(values: CommonValues) -> tuple[int, int, int, int, int, bytes]:
-    """The last six fields of a ``HalfRecord``: tag hash, key hash, id hash, delay, grace period, KEYS."""
+def half_facts(values: CommonValues) -> tuple[int, int, int, int, int, bytes, bool]:
+    """The last fields of a ``HalfRecord``: tag hash, key hash, id hash, delay, grace period, KEYS, whether it has a marker."""
     pairs, _, _, unique_id, tags, keys = values
     key_hash = hash64(unique_id) if unique_id else 0
     if not pairs:
-        return tag_hashes[tags], key_hash, key_hash, NO_DELAY, -1, keys
+        return tag_hashes[tags], key_hash, key_hash, NO_DELAY, -1, keys, False
     tx_id = pairs.get(_HMQ_TX_ID)
     id_hash = key_hash if tx_id is None else hash64(tx_id)
-    return tag_hashes[tags], key_hash, id_hash, delay_in(pairs), grace_in(pairs), keys
+    marked = bool(tx_id and pairs.get(_HMQ_TX_MARKER))
+    return tag_hashes[tags], key_hash, id_hash, delay_in(pairs), grace_in(pairs), keys, marked
+
+
+def has_marker(properties: bytes) -> bool:
+    """As ``half_facts`` says it. A marker counts only beside HMQ_TX_ID, as our client writes it: then all pairs are read."""
+    return find(properties, HMQ_TX_ID) is not None and find(properties, HMQ_TX_MARKER) is not None
 
 
 class HalfNotes(NamedTuple):

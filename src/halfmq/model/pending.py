@@ -91,3 +91,34 @@ class CoordinatorInfo(msgspec.Struct, frozen=True):
     #: How long ago, ms, at the time of the request.
     age_ms: int
     undecided: int
+
+
+class AwaitedComparison(msgspec.Struct, frozen=True):
+    """A verdict that a reader of markers shall compare with its marker."""
+
+    tx_id: str
+    #: HMQ_TX_NAME and HMQ_TX_MARKER of its first half.
+    name: str
+    marker: str
+    #: Broker time, ms.
+    prepared_at_ms: int
+
+
+class DamagedTransaction(msgspec.Struct, frozen=True):
+    """A finding, or a verdict that nobody can compare any more. Durations in ms, at the time of the request."""
+
+    group: str
+    tx_id: str
+    #: COMMITTED or ROLLED_BACK.
+    verdict: str
+    #: "operator", "policy" or whoever else, in lower case; and the operator's name, or "".
+    decided_by: str
+    by: str
+    #: What its application's database did: COMMITTED or ROLLED_BACK; "": it was not compared.
+    local: str
+    #: Who reported that.
+    source: str
+    settled_ago_ms: int
+    #: 0 if it was not compared.
+    found_ago_ms: int
+    position: int

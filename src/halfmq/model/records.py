@@ -55,6 +55,7 @@ class Kind(IntEnum):
     COPIED_DELAYED = 8
     RELEASED = 9
     COORDINATOR_EPOCH = 10
+    COMPARED = 11
     TOPIC_SET = 16
     TOPIC_DELETED = 17
     GROUP_SET = 18
@@ -160,6 +161,8 @@ class HalfRecord(StoredRecord, frozen=True, gc=False):
     grace_ms: int
     #: The value of KEYS.
     keys: bytes
+    #: Whether a marker in the application's database says what became of it (HMQ_TX_MARKER).
+    has_marker: bool = False
     #: Of its transaction; in the properties as well.
     coordinator: Coordinator | None = None
 
@@ -198,6 +201,7 @@ class CopiedHalf(_Record, frozen=True, gc=False):
     delay: int
     #: As in ``HalfRecord``.
     coordinator: Coordinator | None = None
+    has_marker: bool = False
 
 
 class Ref(Struct, frozen=True, gc=False):
@@ -287,6 +291,8 @@ class CopiedHalfBatch(_Record, frozen=True, gc=False):
     delayed_entries: bytes = b""
     query_topic: str = ""
     stream: str = ""
+    #: As in ``HalfRecord``, of its first message; a decoder reads it there.
+    has_marker: bool = False
 
 
 class BatchRef(Struct, frozen=True, gc=False):
@@ -383,7 +389,31 @@ class OperatorAction(IntEnum):
     RESET_OFFSET = 7
     DELETE_GROUP = 8
     FORGET_QUERY = 9
+    FORGET_DAMAGE = 10
     FORGET_COORDINATOR = 11
+
+
+class ComparisonResult(IntEnum):
+    """What became of comparing a verdict with what the application's database did. Add, never renumber."""
+
+    #: Directly after a verdict that neither the application nor its marker gave: it is to be compared.
+    EXPECTED = 1
+    AGREES = 2
+    #: A finding, which stays until an operator lets the broker forget it.
+    CONTRADICTS = 3
+    FORGOTTEN = 4
+
+
+class Compared(_Record, frozen=True, gc=False):
+    """A step of comparing the verdict on a transaction with its local outcome. The payload contains all that is known of it."""
+
+    group: str
+    tx_id: str
+    #: A ``ComparisonResult``.
+    result: int
+    #: Who reported the local outcome; "" if nobody has.
+    source: str
+    payload: bytes
 
 
 class OperatorActed(_Record, frozen=True, gc=False):
@@ -545,6 +575,7 @@ Record = (
     | Decided
     | QueryForgotten
     | CoordinatorEpoch
+    | Compared
 )
 
 #: The registry of record kinds: type by number in the log. A new kind is added here first; then every module with a table by type
@@ -560,6 +591,7 @@ TYPE_OF_KIND: Final[dict[Kind, type]] = {
     Kind.COPIED_DELAYED: CopiedDelayed,
     Kind.RELEASED: Released,
     Kind.COORDINATOR_EPOCH: CoordinatorEpoch,
+    Kind.COMPARED: Compared,
     Kind.TOPIC_SET: TopicSet,
     Kind.TOPIC_DELETED: TopicDeleted,
     Kind.GROUP_SET: GroupSet,

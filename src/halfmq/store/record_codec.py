@@ -21,13 +21,14 @@ from halfmq.errors import StoreDamaged, WrongVersion
 from halfmq.model import properties as props
 from halfmq.model import stored_message
 from halfmq.model.cached import Cached
-from halfmq.model.half_batch import DELAY_BYTES, ENTRY_BYTES, ITEM_HEAD_BYTES
+from halfmq.model.half_batch import DELAY_BYTES, ENTRY_BYTES, ITEM_HEAD_BYTES, first_has_marker
 from halfmq.model.message_facts import (
     common_values,
     coordinator_in,
     coordinator_of,
     delay_of,
     half_facts,
+    has_marker,
     key_hash_of,
     plain_facts,
     tag_hash_of,
@@ -53,6 +54,7 @@ from halfmq.model.records import (
     BatchRef,
     Checked,
     Committed,
+    Compared,
     CoordinatorEpoch,
     CopiedDelayed,
     CopiedHalf,
@@ -435,6 +437,7 @@ ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | list[bytes] | by
         Decided: _decided,
         QueryForgotten: _payload_of(Kind.QUERY_FORGOTTEN),
         CoordinatorEpoch: _payload_of(Kind.COORDINATOR_EPOCH),
+        Compared: _payload_of(Kind.COMPARED),
     }
 )
 
@@ -509,7 +512,7 @@ def _read_copied_half(data: bytes, at: int, offset: int, size: int) -> CopiedHal
     return CopiedHalf(
         offset, size, offset, first_offset, half_index, topic_id, size - COPIED_HALF_MESSAGE_AT, group, tx_id, index,
         count, prepared, grace_until, checks, next_check, _queue_id(data, message_start), tag_hash_of(properties),
-        key_hash_of(properties), delay_of(properties), coordinator_of(properties),
+        key_hash_of(properties), delay_of(properties), coordinator_of(properties), has_marker(properties),
     )  # fmt: skip
 
 
@@ -632,6 +635,7 @@ def _read_copied_half_batch(data: bytes, at: int, offset: int, size: int) -> Cop
         head.entries_checksum, bool(head.flags & _HAS_KEYS), head.prepared_at_ms, head.grace_ms, head.checks, head.next_check_at_ms,
         _delayed_entries(data, at, head),
         *_of_query(data, at + size, head.query_topic_bytes, head.stream_bytes),
+        first_has_marker(data[at + HALF_BATCH_PAYLOAD_AT : at + HALF_BATCH_PAYLOAD_AT + head.payload_bytes]),
     )  # fmt: skip
 
 
@@ -750,6 +754,7 @@ _READ: Final[dict[type, Callable[[bytes, int, int, int], Any]]] = for_each_kind(
         Decided: _read_decided,
         QueryForgotten: _payload_reader(QueryForgotten, 3),
         CoordinatorEpoch: _payload_reader(CoordinatorEpoch, 4),
+        Compared: _payload_reader(Compared, 4),
     }
 )
 #: By number: indexing a tuple is cheaper than hashing an enum member.

@@ -36,6 +36,7 @@ from halfmq.model.records import (
     BatchRef,
     Checked,
     Committed,
+    Compared,
     CoordinatorEpoch,
     CopiedDelayed,
     CopiedHalf,
@@ -105,6 +106,7 @@ _ACTED: Final[dict[int, type | tuple[type, ...]]] = {
     OperatorAction.DELETE_GROUP: GroupDeleted,
     OperatorAction.FORGET_QUERY: QueryForgotten,
     OperatorAction.FORGET_COORDINATOR: CoordinatorEpoch,
+    OperatorAction.FORGET_DAMAGE: Compared,
 }
 #: Maximum number of findings of one kind that are listed; the others are counted.
 _TOLD_MAX: Final = 20
@@ -860,6 +862,7 @@ class _IndexCheck:
             OperatorActed,
             QueryForgotten,
             CoordinatorEpoch,
+            Compared,
             Trim,
         ),
     )

@@ -247,6 +247,30 @@ async def test_what_an_application_advises_is_shown_as_long_as_it_is_undecided(
         assert "Its application advises: if in doubt, roll back. Comment: Frag das Lager: Tür 7." in told
 
 
+async def test_a_finding_is_listed_explained_and_forgotten_by_name(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        assert (await run(running, "damaged")).exit_code == 0
+        half = await client.half("orders", b"one", unique=ONE)
+        await client.end(half, ONE, 12)
+        report = {"group": "P", "txId": ONE, "outcome": "COMMIT", "source": "bank A"}
+        assert (await client.ask(29_023, report)).code == 0
+        found = await run(running, "damaged")
+        assert (found.exit_code, "bank A" in found.stdout, "COMMITTED" in found.stdout) == (1, True, True)
+        assert "1 findings, 0 not compared, 0 still to be compared" in found.output
+        document = json.loads((await run(running, "damaged", "--json")).stdout)
+        assert (document["findings"], document["transactions"][0]["tx_id"]) == (1, ONE)
+        assert "DAMAGE: bank A says that the local transaction committed" in (await run(running, "show", ONE)).stdout
+        named = ("--operator", "ada", "--reason", "repaired")
+        assert (await run(running, "forget", TWO, *named, "--yes")).exit_code == 3
+        assert (await run(running, "forget", ONE, *named, typed="no")).exit_code == 2
+        assert (await run(running, "forget", ONE, "--operator", "ada", "--reason", "", "--yes")).exit_code == 2
+        done = await run(running, "forget", ONE, *named, "--yes")
+        assert (done.exit_code, "it stays ROLLED_BACK" in done.stdout) == (0, True)
+        assert (await run(running, "damaged")).exit_code == 0
+        assert "DAMAGE" not in (await run(running, "show", ONE)).stdout
+
+
 async def parked(running: Running, client: RawClient, count: int) -> list[str]:
     """``count`` transactions of group P that its policy has parked; the producer never answered a check."""
     await run(running, "limits", "P", "--check-limit", "1", "--past-limit", "park", "--operator", "ada")

@@ -76,6 +76,7 @@ CALLS: dict[type, dict[str, Call]] = {
         "send_many": lambda held: held.mq.send_many("t", [b"x"]),
         "prepare": lambda held: held.mq.prepare(ONE, tx_id="T-2"),
         "settle_earlier": lambda held: held.mq.settle_earlier("T-2", ONE[0], broker="b"),
+        "report_outcome": lambda held: held.mq.report_outcome("T-2", Outcome.COMMIT, "bank"),
         "broker_names": lambda held: held.mq.broker_names(),
         "coordinator": lambda held: called(lambda: held.mq.coordinator("c")),
         "commit": lambda held: held.mq.commit(held.prepared),

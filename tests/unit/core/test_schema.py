@@ -2,13 +2,22 @@
 
 import msgspec
 import pytest
-from tests.support.core_log import CoreLog, half, half_batch, sent, winner
+from tests.support.core_log import CoreLog, half, half_batch, part, sent, winner
 from tests.unit.core.test_snapshot import filled
 
 from halfmq import limits
 from halfmq.core.base import base_payload
 from halfmq.core.base_bytes import group_bytes, more_group_bytes, topic_bytes
-from halfmq.core.commands import DecideBatch, LockQueues, SetGroup, SetProducer, SetTopic, TakeEpoch
+from halfmq.core.commands import (
+    DecideBatch,
+    LockQueues,
+    RequestedVerdict,
+    ResolveTransaction,
+    SetGroup,
+    SetProducer,
+    SetTopic,
+    TakeEpoch,
+)
 from halfmq.core.decision import BatchDecided, Done, EpochTaken, ProducerSettingsStored
 from halfmq.core.schema import (
     ROW_KINDS,
@@ -59,6 +68,8 @@ def full() -> CoreLog:
             )
         )
     )
+    sent(log.do(part("forced", 0, 1, HMQ_TX_MARKER="7.5")))
+    log.do(ResolveTransaction("PG", "forced", RequestedVerdict.ROLLBACK, "ada"))
     log.roll()
     return log
 

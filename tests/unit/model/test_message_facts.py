@@ -11,6 +11,7 @@ from halfmq.model.message_facts import (
     common_values,
     delay_of,
     half_facts,
+    has_marker,
     key_hash_of,
     matters_to_a_send,
     notes_in,
@@ -67,9 +68,13 @@ def test_half_facts_are_what_the_single_readings_say() -> None:
         {"UNIQ_KEY": "U", "TAGS": "ü"},
         {"DELAY": "3"},
         {"TIMER_DELAY_MS": "9", "UNIQ_KEY": "U"},
+        {"HMQ_TX_ID": "T", "HMQ_TX_MARKER": "7.5"},
+        {"HMQ_TX_MARKER": "7.5"},
+        {"HMQ_TX_ID": "T"},
     ):
         raw = encode(pairs)
-        tag_hash, key_hash, _, delay, _, _ = half_facts(common_values(raw))
+        tag_hash, key_hash, _, delay, _, _, marked = half_facts(common_values(raw))
+        assert marked == has_marker(raw)
         assert (tag_hash, key_hash, delay) == (tag_hash_of(raw), key_hash_of(raw), delay_of(raw))
 
 

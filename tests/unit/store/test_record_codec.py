@@ -88,6 +88,7 @@ KINDS: dict[str, make.Make] = {
     "decided": make.decided(make.batch_ref(64), make.batch_ref(2_000, 6), lost=(7, 2**40)),
     "query_forgotten": make.query_forgotten(),
     "coordinator_epoch": make.coordinator_epoch(),
+    "compared": make.compared(),
 }
 #: Further forms of these kinds: name -> kind, record.
 FORMS: dict[str, tuple[str, make.Make]] = {

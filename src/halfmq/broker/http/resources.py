@@ -6,6 +6,7 @@ from typing import Final
 from halfmq.broker.http.connection import Answer
 from halfmq.broker.http.door import HttpFrontDoor
 from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.comparisons import Comparisons
 from halfmq.broker.services.health import Health
 from halfmq.broker.services.pages import page_count, page_start
 from halfmq.broker.services.transactions import Listing, Transactions
@@ -18,19 +19,30 @@ _DONE: Final = Done()
 class Resources:
     """The resources of the HTTP port: health, and undecided transactions."""
 
-    def __init__(self, door: HttpFrontDoor, sequencer: Sequencer, transactions: Transactions, health: Health) -> None:
+    def __init__(
+        self,
+        door: HttpFrontDoor,
+        sequencer: Sequencer,
+        transactions: Transactions,
+        comparisons: Comparisons,
+        health: Health,
+    ) -> None:
+        self._comparisons = comparisons
         self._sequencer = sequencer
         self._transactions = transactions
         self._health = health
         door.resources |= {
             "/health": (frozenset(), self.health),
             "/transactions/undecided": (frozenset({"group", "max", "from"}), self.undecided),
+            "/transactions/damaged": (frozenset({"max", "from"}), self.damaged),
         }
 
     def health(self, parameters: dict[str, str], answer: Answer) -> None:
         """``GET /health``: 200 while the broker serves, 503 otherwise, with the reason."""
         reason = self._health.why_not()
-        answer(503, {"serving": False, "reason": reason}) if reason else answer(200, {"serving": True})
+        answer(503, {"serving": False, "reason": reason}) if reason else answer(
+            200, {"serving": True, "damaged": self._comparisons.findings}
+        )
 
     def undecided(self, parameters: dict[str, str], answer: Answer) -> None:
         """Responds when a crash can no longer revert anything on the page (promise 5)."""
@@ -42,6 +54,16 @@ class Resources:
             answer(400, {"error": start.text})
             return
         self._list(self._transactions.undecided(parameters.get("group", ""), count, start), answer)
+
+    def damaged(self, parameters: dict[str, str], answer: Answer) -> None:
+        """Findings: verdicts that contradict what an application's database did."""
+        count, start = page_count(parameters.get("max")), page_start(parameters.get("from"))
+        if isinstance(count, Refused) or isinstance(start, Refused):
+            answer(400, {"error": count.text if isinstance(count, Refused) else start.text})  # type: ignore[union-attr]
+            return
+        found = self._comparisons.damaged(count, start)
+        page = {"total": found.total, "waiting": found.waiting, "next": found.following, "transactions": found.rows}
+        self._sequencer.after_durable(lambda _, __: answer(200, page), None, _DONE)
 
     def _list(self, steps: Steps[Listing], answer: Answer) -> None:
         """Read the page in turns with other requests; a connection has one request at a time, which bounds their number."""

@@ -184,6 +184,7 @@ ADMINISTRATIVE: Final[Mapping[int, Row]] = {
     ),
     codes.HMQ_ASK: Row({EXT_ID: Selects(), EXT_GROUP: Selects()}),
     codes.HMQ_ASK_PARKED: Row({EXT_GROUP: Selects(), EXT_MAX: Selects()}),
+    codes.HMQ_FORGET_DAMAGE: Row({EXT_ID: Selects(), EXT_GROUP: Selects(), EXT_OPERATOR: _AUDIT, EXT_REASON: _AUDIT}),
     codes.HMQ_FORGET_QUERY: Row(
         {EXT_QUERY: Selects(), EXT_QUERY_TOPIC: Selects(), EXT_OPERATOR: _AUDIT, EXT_REASON: _AUDIT}
     ),
@@ -211,13 +212,14 @@ READS: Final = frozenset(
         codes.HMQ_POSITION, codes.HMQ_TRANSACTIONS, codes.HMQ_STORY, codes.HMQ_UNDECIDED, codes.HMQ_STATS, codes.HMQ_FITTING,
         codes.HMQ_DECISION, codes.HMQ_RAW_READ, codes.HMQ_TABLE_READ, codes.HMQ_QUERIES,
         codes.HMQ_COORDINATORS,
+        codes.HMQ_COMPARISONS, codes.HMQ_DAMAGED,
     }
 )  # fmt: skip
 #: What working clients send: messages, verdicts, pulls, and who they are.
 OF_CLIENTS: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.HEART_BEAT,
+        codes.HMQ_COMPARED, RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.HEART_BEAT,
         RequestCode.UNREGISTER_CLIENT, RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION,
         RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ,
         codes.HMQ_POLL_CHECKS, codes.HMQ_PREPARE_BATCH, codes.HMQ_DECIDE, codes.HMQ_TAKE_EPOCH,

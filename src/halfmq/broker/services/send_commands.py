@@ -168,11 +168,11 @@ def _half(
             searched_to = -1 if is_generated_id(tx_id) else 0
         if _TRACE_ON in pairs:  # a copy of a stored message
             properties = without(properties, CLUSTER, MSG_REGION, TRACE_ON)
-    tag_hash, key_hash, id_hash, delay, grace_ms, keys = half_facts(values)
+    tag_hash, key_hash, id_hash, delay, grace_ms, keys, has_marker = half_facts(values)
     return SendHalf(
         connection, group, tx_id, index, count, request.topic, request.default_queues, request.queue_id, request.sys_flag,
         request.born_time_ms, request.flag, properties, request.reconsume_times, body, born_host, unique_id, tag_hash,
-        key_hash, id_hash, delay, grace_ms, keys, searched_to, None, coordinator,
+        key_hash, id_hash, delay, grace_ms, keys, searched_to, None, coordinator, has_marker,
     )  # fmt: skip
 
 

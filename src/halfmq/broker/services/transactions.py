@@ -21,9 +21,10 @@ from halfmq.broker.services.pages import LISTED_MAX
 from halfmq.broker.services.peer import Peer, ThrottledLog
 from halfmq.broker.services.settled_verdict_lookup import Found, Look, Missed, NotSearched, SettledVerdictLookup
 from halfmq.broker.timers import BrokerTime
-from halfmq.core.commands import CheckNow, CheckParked, RequestedVerdict, ResolveTransaction
+from halfmq.core.commands import CheckNow, CheckParked, Compare, RequestedVerdict, ResolveTransaction
 from halfmq.core.decision import Asked, ParkedChecked, Refused, Reply, Settled, Why
 from halfmq.core.engine import Failed
+from halfmq.core.transaction.comparisons import is_comparable
 from halfmq.core.transaction.listing import (
     UNDECIDED,
     UNKNOWN,
@@ -173,7 +174,7 @@ class Transactions:
             answer(self._story(group, tx_id, look))
             self._flush()
 
-        self._with_group(tx_id, group, answer, of)
+        self.with_group(tx_id, group, answer, of)
 
     def _story(self, group: str, tx_id: str, look: Look | None) -> Story | Refused:
         view, now_ms = self._sequencer.view, self._time.now_ms()
@@ -202,16 +203,18 @@ class Transactions:
     def undecided_of(
         self, peer: Peer, ids: Collection[str], group: str, answer: Callable[[list[str] | Refused], None]
     ) -> None:
-        """Those of ``ids`` that are undecided in the group, or in any if it is empty. Their markers must be kept.
+        """Those of ``ids`` whose markers must be kept, in the group, or in any if it is empty: they are undecided, or their verdict is still
+        to be compared with the marker.
 
         Refusals: NOT_NOW: too many requests search all groups; try again.
         """
         if group:
             view = self._sequencer.view
-            answer([tx_id for tx_id in ids if transaction_state(view, group, tx_id) == UNDECIDED])
+            awaited = self._awaited(ids, group)
+            answer([one for one in ids if one in awaited or transaction_state(view, group, one) == UNDECIDED])
             return
         ids = [tx_id for tx_id in ids if len(tx_id) <= limits.TRANSACTION_ID_CHARS_MAX]
-        wanted, anywhere = frozenset(ids), set[str]()
+        wanted, anywhere = frozenset(ids), self._awaited(ids, "")
         kept = _REQUEST_COST + _ID_COST * len(ids)
 
         def look(one: ProducerGroupView) -> int:
@@ -227,6 +230,15 @@ class Transactions:
         if not self._scan.run(look, tell):
             peer.give_back(kept)
             answer(Refused(Why.NOT_NOW, _BUSY))
+
+    def _awaited(self, ids: Collection[str], group: str) -> set[str]:
+        """Those of ``ids`` that are to be compared. There are at most ``limits.COMPARISONS_MAX``."""
+        view, wanted = self._sequencer.view, frozenset(ids)
+        return {
+            tx_id
+            for (of_group, tx_id), known in view.comparisons.items()
+            if tx_id in wanted and group in ("", of_group) and is_comparable(view, known)
+        }
 
     # --- to change: answered once durable
 
@@ -252,13 +264,13 @@ class Transactions:
 
         def decide(group: str) -> None:
             command = ResolveTransaction(group, tx_id, wanted, by.name, by=by)
-            self._decide(command, lambda _, reply: resolved(command, reply))
+            self.decide(command, lambda _, reply: resolved(command, reply))
 
         def resolved(command: ResolveTransaction, reply: Any) -> None:
             self._say_resolved(peer, command, by.reason, reply)
             answer(reply)
 
-        self._with_group(tx_id, group, answer, decide)
+        self.with_group(tx_id, group, answer, decide)
 
     def _say_resolved(
         self, peer: Peer, command: ResolveTransaction, reason: str, reply: Settled | Refused | Failed
@@ -283,7 +295,7 @@ class Transactions:
         def asked(group: str, reply: Any) -> None:
             answer(CheckSent(group, reply.client_id, reply.checks) if isinstance(reply, Asked) else reply)
 
-        self._with_group(tx_id, group, answer, lambda group: self._decide(CheckNow(group, tx_id), asked))
+        self.with_group(tx_id, group, answer, lambda group: self.decide(CheckNow(group, tx_id), asked))
 
     def ask_parked(
         self, peer: Peer, group: str, count_max: int, answer: Callable[[ParkedChecked | Refused | Failed], None]
@@ -306,9 +318,11 @@ class Transactions:
 
         self._sequencer.submit(CheckParked(group, min(max(count_max, 1), LISTED_MAX)), asked)
 
-    # --- helpers
+    # --- helpers, also of ``comparisons``
 
-    def _decide(self, command: ResolveTransaction | CheckNow, then: Callable[[str, Reply | Failed], None]) -> None:
+    def decide(
+        self, command: ResolveTransaction | CheckNow | Compare, then: Callable[[str, Reply | Failed], None]
+    ) -> None:
         """Decide, and again with the row of the transaction table if the decision did not know the transaction.
 
         ``then`` is called with its producer group. As for END, the table is read after the decision: what leaves memory in between has its
@@ -332,7 +346,7 @@ class Transactions:
 
         self._sequencer.submit(command, decided)
 
-    def _with_group(
+    def with_group(
         self, tx_id: str, named: str, refuse: Callable[[Refused], None], then: Callable[[str], None]
     ) -> None:
         """Call ``then``, now or later, with the producer group of the transaction, or "" if none has it in memory.

@@ -30,12 +30,13 @@ def copy_half_batch(known: Undecided, half: Half, offset: int) -> CopiedHalfBatc
     """The record that copies the half batch ``half`` to ``offset``, with everything that redo from there needs."""
     assert half.batch is not None
     attempt, messages, checksum, entries_checksum, has_keys, delayed_entries, *of_query = astuple(half.batch)
-    return CopiedHalfBatch(
+    record = CopiedHalfBatch(
         offset, half.message_bytes, half.offset, half.first_offset, half.topic_id, half.queue_id, half.half_index,
         known.group, known.tx_id, attempt, half.index, known.count, messages, checksum, entries_checksum, has_keys,
         known.prepared_at_ms, known.grace_until_ms, known.checks, to_number(known.next_check), delayed_entries,
         *of_query,
     )  # fmt: skip
+    return replace(record, has_marker=half.has_marker) if half.has_marker else record
 
 
 def decided_record(
@@ -50,7 +51,7 @@ def decided_record(
     ends: dict[tuple[int, int], int] = {}
     wakes: dict[WakeQueue, None] = {}
     for half in halves:  # 16,384 at most, and the loop serves nobody meanwhile: each property costs a call
-        _, half_index, at, first_offset, topic_id, queue_id, message_bytes, _, _, _, batch = astuple(half)
+        _, half_index, at, first_offset, topic_id, queue_id, message_bytes, _, _, _, batch, _ = astuple(half)
         assert batch is not None
         if batch.attempt not in won:
             lost.append(half_index)

@@ -37,6 +37,7 @@ from halfmq.core.state import Destination, Half, ProducerGroup, State, Topic, Un
 from halfmq.core.transaction.admission import refuse_half
 from halfmq.core.transaction.batch_verdict import commit_batches, copy_half_batch
 from halfmq.core.transaction.check_schedule import due_sooner
+from halfmq.core.transaction.comparisons import with_comparison
 from halfmq.core.transaction.coordinators import refuse_another, refuse_other, refuse_superseded
 from halfmq.core.transaction.next_check import to_number
 from halfmq.core.transaction.states import OF_SETTLED, SettledEffect, TransactionState, standing_state
@@ -153,7 +154,8 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
         offset, size, topic.topic_id, topic.name, queue_id, half_index, command.flag,
         command.sys_flag & STORED_BITS, command.born_time_ms, born_host, now_ms, settings.store_host,
         command.reconsume_times, 0, body, crc32(body) & 0x7FFFFFFF, properties, group_name, tx_id, command.index,
-        command.count, command.tag_hash, command.key_hash, command.id_hash, delay, command.grace_ms, command.keys, coordinator,
+        command.count, command.tag_hash, command.key_hash, command.id_hash, delay, command.grace_ms, command.keys, command.has_marker,
+        coordinator,
     )  # fmt: skip
     reply = Sent(offset, queue_id, half_index, command.unique_id)
     return (*made, record) if made else (record,), reply, NOTHING, NOTHING
@@ -292,9 +294,14 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> DecisionTu
             return Decision(NOTHING, refused)
     if wanted is _COMMIT:
         decided = _commit(state, known, command.decided_by, now_ms)
+        if command.decided_by >= DecidedBy.OPERATOR:
+            decided = with_comparison(state, known, decided, "", now_ms)
         return _settled(group, tx_id, decided) if group.session.in_flight or group.session.last_unknown else decided
     if wanted is _ROLLBACK:
-        return _settled(group, tx_id, _roll_back(state, known, command.decided_by))
+        decided = _roll_back(state, known, command.decided_by)
+        if command.decided_by >= DecidedBy.OPERATOR:
+            decided = with_comparison(state, known, decided, "", now_ms)
+        return _settled(group, tx_id, decided)
     answered = tx_id in group.session.in_flight
     received = UnknownReceived(group_name, tx_id, now_ms, command.remark[:200])
     return Decision(due_sooner(state, known, now_ms) if answered else NOTHING, Noted(), (), (received,))
@@ -330,6 +337,7 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
             decided, action = _commit(state, known, DecidedBy.OPERATOR, now_ms), OperatorAction.COMMIT
         else:
             decided, action = _roll_back(state, known, DecidedBy.OPERATOR), OperatorAction.ROLL_BACK
+        decided = with_comparison(state, known, decided, by.name, now_ms)
         decision = Decision._make(_settled(group, command.tx_id, decided) if group is not None else decided)
         return signed(decision, action, command.tx_id, by)
     verdict = group.settled.get(command.tx_id) if group is not None else None
@@ -429,7 +437,7 @@ def copy_half(known: Undecided, half: Half, offset: int) -> CopiedHalf | CopiedH
         offset, copied_half_size(half.message_bytes), half.offset, half.first_offset, half.half_index, half.topic_id,
         half.message_bytes, known.group, known.tx_id, half.index, known.count, known.prepared_at_ms,
         known.grace_until_ms, known.checks, to_number(known.next_check), half.queue_id, half.tag_hash, half.key_hash,
-        half.delay, known.coordinator,
+        half.delay, known.coordinator, half.has_marker,
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from halfmq.core.decision import NOTHING, Decision, Effect, PolicyActed, Produce
 from halfmq.core.events import DecisionEvent, PolicyChanged, PolicyExamined
 from halfmq.core.schema import producer_set
 from halfmq.core.state import Policy, State, Undecided, next_offset
+from halfmq.core.transaction.comparisons import COMPARED_BYTES_MAX, expected
 from halfmq.core.transaction.machine import check_cancelled, roll_back
 from halfmq.core.transaction.past_limit import GROUPS_PER_TICK_MAX, exceeded_limit, is_in_flight
 from halfmq.errors import InvalidName
@@ -81,7 +82,8 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
                 again.append(tx_id)
                 continue
             record = _record(policy, known, because, offset)
-            full = len(acts.records) >= ACTS_PER_TICK_MAX or offset + record.size > end
+            size = record.size + (COMPARED_BYTES_MAX if isinstance(record, RolledBack) else 0)
+            full = len(acts.records) >= ACTS_PER_TICK_MAX or offset + size > end
             if full:
                 break
             looked_at.append(tx_id)
@@ -89,8 +91,12 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
             offset += record.size
             rolled_back = isinstance(record, RolledBack)
             acts.effects.append(PolicyActed(name, tx_id, because, known.checks, rolled_back))
-            if rolled_back:
+            if isinstance(record, RolledBack):
                 acts.events.extend(check_cancelled(group, tx_id))
+                compared, missed = expected(state, known, record, "", now_ms, before=len(acts.records))
+                acts.records.extend(compared)
+                acts.effects.extend(missed)
+                offset += sum([one.size for one in compared])
         acts.events.append(PolicyExamined(name, tuple(looked_at), tuple(again), look_by_ms))
         more = more or full or (policy is not None and bool(policy.session.scan))
         if full:

@@ -51,7 +51,7 @@ def story(
             _waits(view, producers, known, now_ms),
         )
     if producers is not None and (verdict := producers.settled.get(tx_id)) is not None:
-        return (_settled(verdict, now_ms, acted),)
+        return (_settled(verdict, now_ms, acted), *_compared(view, group, tx_id, now_ms))
     if row is not None:
         halves = tuple(range(row.halves))
         at_ms = row.settled_at_ms
@@ -61,6 +61,7 @@ def story(
                 now_ms,
                 acted,
             ),
+            *_compared(view, group, tx_id, now_ms),
         )
     elsewhere = [
         other.name
@@ -224,6 +225,25 @@ def _settled(verdict: Verdict, now_ms: int, acted: OperatorActed | None) -> str:
     return (
         f"Transaction {verdict.tx_id} of producer group {verdict.group} is {standing_state(verdict.committed).value} since "
         f"{span(now_ms - verdict.settled_at_ms)} ago, at log position {verdict.position}{by}; {effect}."
+    )
+
+
+def _compared(view: View, group: str, tx_id: str, now_ms: int) -> tuple[str, ...]:
+    known = view.comparisons.get((group, tx_id))
+    if known is None:
+        return ()
+    if known.is_finding:
+        did = "rolled back" if known.committed else "committed"
+        return (
+            f"DAMAGE: {known.source} says that the local transaction {did}, reported {span(now_ms - known.found_at_ms)} ago. "
+            "`halfmq tx forget` removes this finding when it is repaired.",
+        )
+    if known.half_offset >= view.log_start:
+        return (
+            "It will be compared with the marker table of its application as soon as a service of its group can read it.",
+        )
+    return (
+        "It was not compared with the marker table of its application, and cannot be any more: its messages are past retention.",
     )
 
 

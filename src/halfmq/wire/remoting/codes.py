@@ -109,6 +109,11 @@ HMQ_FORGET_QUERY: Final = 29_018
 HMQ_TAKE_EPOCH: Final = 29_019
 HMQ_COORDINATORS: Final = 29_020
 HMQ_FORGET_COORDINATOR: Final = 29_021
+#: Verdicts compared with markers, and findings; see ``comparisons``.
+HMQ_COMPARISONS: Final = 29_022
+HMQ_COMPARED: Final = 29_023
+HMQ_DAMAGED: Final = 29_024
+HMQ_FORGET_DAMAGE: Final = 29_025
 
 
 class ResponseCode(IntEnum):

@@ -53,6 +53,31 @@ async def test_undecided_transactions_are_listed_page_by_page(tmp_path: Path) ->
         assert (everything["total"], len(everything["transactions"])) == (4, 4)
 
 
+async def test_findings_are_counted_by_health_and_listed(tmp_path: Path) -> None:
+    async with serving(tmp_path, http_port=0) as running:
+        client = await running.client()
+        half = await client.half("orders", b"x", unique="A" * 32)
+        assert (await client.end(half, "A" * 32, 8)).code == 0
+        report = {"group": "P", "txId": "A" * 32, "outcome": "ROLLBACK", "source": "bank"}
+        assert (await client.ask(29_023, report)).ext["agrees"] == "false"
+        (_, health), (_, page), (refused, _) = await asked(
+            running, "/health", "/transactions/damaged", "/transactions/damaged?max=0"
+        )
+        assert (health["damaged"], page["total"], page["waiting"], refused) == (1, 1, 0, 400)
+        (row,) = page["transactions"]
+        assert (row["tx_id"], row["verdict"], row["local"], row["source"]) == (
+            "A" * 32,
+            "COMMITTED",
+            "ROLLED_BACK",
+            "bank",
+        )
+        forget = {"txId": "A" * 32, "operator": "ada", "reason": "repaired"}
+        assert (await client.ask(29_025, forget)).code == 0
+        assert (await asked(running, "/health"))[0][1]["damaged"] == 0
+    async with serving(tmp_path, http_port=0) as running:
+        assert (await asked(running, "/health"))[0][1]["damaged"] == 0
+
+
 async def test_a_page_that_cannot_be_is_refused_with_what_can(tmp_path: Path) -> None:
     async with serving(tmp_path, http_port=0) as running:
         assert await asked(running, "/transactions/undecided?max=0", "/transactions/undecided?from=x") == [
@@ -70,7 +95,7 @@ async def test_health_says_why_a_broker_does_not_serve(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Broker, "_sleep", held)
     async with serving(tmp_path, http_port=0) as running:
-        assert await asked(running, "/health") == [(200, {"serving": True})]
+        assert await asked(running, "/health") == [(200, {"serving": True, "damaged": 0})]
         running.broker._sequencer.engine.note(DiskSpace(True))
         ((status, told),) = await asked(running, "/health")
         assert (status, told["serving"], told["reason"].split(":")[0]) == (503, False, "disk full")
@@ -95,7 +120,7 @@ async def test_nothing_is_told_that_a_crash_could_take_back(tmp_path: Path, monk
         writer.write(b"GET /transactions/undecided HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         told = asyncio.create_task(reader.readuntil(b"}"))
         await until(lambda: listed.seen)
-        assert await asked(running, "/health") == [(200, {"serving": True})]
+        assert await asked(running, "/health") == [(200, {"serving": True, "damaged": 0})]
         await turns()
         assert not told.done()
         await hand.sync()

@@ -18,7 +18,9 @@ from halfmq.store.dump import dump_store
 from halfmq.wire.remoting.codes import (
     HMQ_ASK,
     HMQ_ASK_PARKED,
+    HMQ_COMPARED,
     HMQ_FORGET_COORDINATOR,
+    HMQ_FORGET_DAMAGE,
     HMQ_FORGET_QUERY,
     HMQ_PRODUCER,
     HMQ_RESOLVE,
@@ -28,6 +30,8 @@ from halfmq.wire.remoting.codes import (
 )
 
 ONE = "AC10000100002A9F0000000000000001"
+#: Committed, and a database says that it has rolled back.
+DAMAGED = "AC10000100002A9F0000000000000002"
 #: Each administrative request as a tool sends it, with nothing unusual: fields of the header, and of the body.
 USUAL: dict[int, tuple[dict[str, str], dict[str, Any]]] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: (
@@ -55,6 +59,7 @@ USUAL: dict[int, tuple[dict[str, str], dict[str, Any]]] = {
     HMQ_ASK: ({"txId": ONE, "group": "P"}, {}),
     HMQ_ASK_PARKED: ({"group": "P", "max": "10"}, {}),
     HMQ_FORGET_COORDINATOR: ({"group": "P", "coordinator": "c1", "operator": "bob", "reason": "none"}, {}),
+    HMQ_FORGET_DAMAGE: ({"txId": DAMAGED, "group": "P", "operator": "bob", "reason": "none"}, {}),
     HMQ_FORGET_QUERY: ({"query": "q1", "queryTopic": "", "operator": "bob", "reason": "none"}, {}),
     HMQ_PRODUCER: (
         {"group": "P", "operator": "bob", "reason": "none"},
@@ -80,6 +85,7 @@ OTHER: dict[int, dict[str, Any]] = {
     RequestCode.UPDATE_CONSUMER_OFFSET: {"commitOffset": "0"},
     HMQ_RESOLVE: {"verdict": "COMMIT", "operator": "ada", "reason": "ticket 4711"},
     HMQ_FORGET_COORDINATOR: {"operator": "ada", "reason": "ticket 4711"},
+    HMQ_FORGET_DAMAGE: {"operator": "ada", "reason": "ticket 4711"},
     HMQ_FORGET_QUERY: {"operator": "ada", "reason": "ticket 4711"},
     HMQ_PRODUCER: {
         "operator": "ada", "reason": "ticket 4711", "check_limit": 5, "past_limit": "set-aside", "skip_age_ms": 90_000,
@@ -176,6 +182,10 @@ async def prepared(running: Running) -> RawClient:
     await client.heartbeat("me", producers=["P"])
     await client.half("orders", b"one", unique=ONE)
     await client.send("orders", b"two")
+    half = await client.half("orders", b"three", unique=DAMAGED)
+    assert (await client.end(half, DAMAGED, 8)).code == 0
+    report = {"group": "P", "txId": DAMAGED, "outcome": "ROLLBACK", "source": "bank"}
+    assert (await client.ask(HMQ_COMPARED, report)).code == 0
     assert (await client.ask(200, body=b'{"groupName":"C"}')).code == 0
     assert (await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET)).code == 0
     assert (await (await QueryRun.begin(client)).decide(0)).code == 0
