@@ -37,6 +37,10 @@ _ONE_UNIT: Final = "Consuming, writing and sending commit together."
 _COMPENSATION: Final = "A compensation is in the transaction of the failure."
 _ONE_END: Final = "A message is handled, compensated, or a dead letter."
 
+_FOUND: Final = "A verdict that contradicts the database is found."
+_STAYS: Final = "A finding stays."
+_KEPT: Final = "A marker is kept until it was compared."
+
 PLANTS: Final = (
     # --- 1, agreement
     Plant(
@@ -103,8 +107,8 @@ PLANTS: Final = (
         2,
         "a rollback record is followed by the queues as a commit",
         "core/transaction/machine.py",
-        "        return _settled(group, tx_id, _roll_back(state, known, command.decided_by))\n",
-        "        return _settled(group, tx_id, _commit(state, known, command.decided_by, now_ms))\n",
+        "        decided = _roll_back(state, known, command.decided_by)\n",
+        "        decided = _commit(state, known, command.decided_by, now_ms)\n",
     ),
     Plant(
         "check-raised-is-rollback",
@@ -1593,6 +1597,47 @@ PLANTS: Final = (
         "sql/alchemy/outbox.py",
         "row_of(message, tx_id=tx_id) for",
         "row_of(message._replace(message_id=self.new_message_id()), tx_id=tx_id) for",
+    ),
+    # --- damage: by the promises of that section
+    Plant(
+        "damage-not-found",
+        _FOUND,
+        "whatever a marker says agrees with the verdict",
+        "core/transaction/comparisons.py",
+        "    agrees = known.committed == command.committed\n    if known.is_finding",
+        "    agrees = True\n    if known.is_finding",
+    ),
+    Plant(
+        "policy-not-compared",
+        _FOUND,
+        "the verdict of a policy is not compared",
+        "core/transaction/policy.py",
+        "                acts.records.extend(compared)\n",
+        "                compared = ()\n",
+    ),
+    Plant(
+        "finding-dropped-at-restart",
+        _STAYS,
+        "bases and snapshots have no comparisons",
+        "core/schema.py",
+        "    return [state.comparisons[key] for key in order(state.comparisons)]",
+        "    return []",
+    ),
+    Plant(
+        "finding-ended-by-agreement",
+        _STAYS,
+        "a later report that agrees ends a finding",
+        "core/transaction/comparisons.py",
+        "    if known.is_finding or (agrees and not command.is_marker):",
+        "    if agrees and not command.is_marker:",
+    ),
+    Plant(
+        "pruned-before-compared",
+        _KEPT,
+        "pruning drops the marker of a verdict that was not compared",
+        "broker/services/transactions.py",
+        "            if tx_id in wanted and group in",
+        "            if not tx_id and group in",
     ),
     # --- coordinators: by the promises of that section
     Plant(

@@ -9,7 +9,7 @@ from tests.mutation.hunters import ROOT
 from tests.mutation.plants import PLANTS, OutOfDate, Plant, planted
 
 #: Sections of docs/promises.md whose promises have titles and no numbers.
-_TITLED = ("The outbox and its relay", "Coordinators", "Handlers that send, and compensation")
+_TITLED = ("The outbox and its relay", "Coordinators", "Handlers that send, and compensation", "Damage")
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
