@@ -383,7 +383,8 @@ class AsyncClient:
         return dict(self._check_functions)
 
     async def undecided(self, ids: Collection[str]) -> set[str]:
-        """The subset of transaction ``ids`` that are still undecided at any broker: their markers must not be pruned.
+        """The subset of transaction ``ids`` that are still undecided at any broker, or whose verdict by an operator, a policy or a coordinator
+        was not compared with the marker yet: their markers must not be pruned.
 
         Pass it to ``MarkerTable.prune_async(session, ..., undecided=mq.undecided)``.
 

@@ -16,7 +16,8 @@ _WHAT = "asking what is undecided"
 
 
 async def undecided_of(context: "ClientContext", ids: Iterable[str]) -> set[str]:
-    """The subset of transaction ``ids`` that are undecided at any known broker, in any producer group.
+    """The subset of transaction ``ids`` whose markers must be kept: undecided at any known broker, in any producer group, or with a verdict
+    that is still to be compared with its marker.
 
     Raises:
         ConnectError: a broker did not respond, so the answer would be incomplete.

@@ -18,7 +18,7 @@
                   the existing verdict, 604 without one for an incomplete transaction, 1 not found
 
     HMQ_UNDECIDED     29005  ext ``group`` (empty or absent: any); body JSON [id, ...], at most 1,000
-        response  code 0; body JSON: those of the ids that are undecided
+        response  code 0; body JSON: those of the ids whose markers must be kept: undecided, or with a verdict that is to be compared
 
     HMQ_ASK           29006  ext ``group`` (empty: any), ``txId``: check this transaction now
         response  code 0, ext ``group``, ``clientId`` (receiver; empty: the next client that fetches checks), ``checks``; 2: no
