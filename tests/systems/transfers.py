@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, OperationalError
-from sqlalchemy.pool import NullPool
 
 from halfmq import AsyncClient, Outcome, OutgoingMessage, Prepared, PreparedTransaction, compose
 from halfmq.client.receipts import COMMITTED, ROLLED_BACK, UNDECIDED
@@ -55,13 +54,9 @@ class Bank:
         self.busy = 0
         #: Nobody can read its rows.
         self.is_away = False
-        # A connection for each call: a prepared branch outlives the one that prepared it. MariaDB refuses a ROLLBACK at its end.
+        # MariaDB refuses a ROLLBACK on a connection that has prepared a branch.
         self.engine: Engine = create_engine(
-            url,
-            poolclass=NullPool,
-            pool_reset_on_return=None,
-            isolation_level="AUTOCOMMIT",
-            skip_autocommit_rollback=True,
+            url, pool_reset_on_return=None, isolation_level="AUTOCOMMIT", skip_autocommit_rollback=True
         )
         self.kind = self.engine.dialect.name.replace("mysql", "mariadb")
         with self.engine.connect() as connection:
@@ -91,24 +86,24 @@ class Bank:
                     self._do(connection, "BEGIN", row, f"PREPARE TRANSACTION '{gid}'")
                 case "mariadb":
                     self._do(connection, f"XA START '{gid}'", row, f"XA END '{gid}'", f"XA PREPARE '{gid}'")
+                    connection.invalidate()  # others end the branch only once its connection is closed
                 case _:
                     self._do(connection, f"INSERT INTO {self.name}_intentions VALUES ('{gid}', {number})")
 
     def end(self, gid: str, *, commit: bool) -> bool:
         """False: there is no such branch any more."""
         deadline = time.monotonic() + _GONE_S
-        while gid in self.listed():
+        while True:
             with self.engine.connect() as connection:
                 try:
-                    if self._ended(connection, gid, "COMMIT" if commit else "ROLLBACK"):
-                        return True
+                    return self._ended(connection, gid, "COMMIT" if commit else "ROLLBACK")
                 except DBAPIError as error:
-                    is_held = self.kind == "mariadb" and error.orig is not None and error.orig.args[0] == _NOTA
-                    if self.kind == "mariadb" and not is_held:
+                    if self.kind == "mariadb" and (error.orig is None or error.orig.args[0] != _NOTA):
                         raise
+            if gid not in self.listed():
+                return False  # somebody else ended it
             assert time.monotonic() < deadline, f"{gid} is held"
-            time.sleep(0.005)  # real time: its connection is being closed, or somebody else ended it
-        return False
+            time.sleep(0.005)  # real time: its connection is being closed
 
     def _ended(self, connection: Connection, gid: str, verb: str) -> bool:
         match self.kind:
