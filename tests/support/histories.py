@@ -285,7 +285,7 @@ class World:
         if self.o.stock or not isinstance(event, HalfSent | EndAsked) or not event.tx or crc32(event.tx.encode()) % 4:
             return event
         group = event.group
-        if self.ops % 5 == 0:
+        if self.ops % 40 == 0:
             self.epochs[group] = self.epochs.get(group, 0) + 1
             taken = EpochTaken(t_us=self.now, by="coordinator", group=group, coordinator="c", epoch=self.epochs[group])
             self.events.append(taken)

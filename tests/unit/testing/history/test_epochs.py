@@ -26,7 +26,7 @@ def history(first_us: int, *, epoch: int = 1, outcome: str = "ok", coordinator: 
     [
         (history(20), 0),
         (history(95), 1),
-        (history(120), 2),
+        (history(120), 1),
         (history(120, epoch=2), 0),
         (history(120, outcome="refused"), 0),
         (history(120, coordinator="other"), 0),
