@@ -211,6 +211,8 @@ async def test_each_thing_that_a_person_may_do(system: System, row: str, column:
     if teller.findings:
         said = ", ".join(f"{outcome.lower()} in bank {bank}" for _, outcome, bank in teller.findings)
         assert expected == f"a finding: {said}".replace("rollback", "rolled back").replace("commit", "committed")
+        kept = system.broker.state.comparisons["bank", "T-1"]
+        assert teller.findings[-1][2] in kept.source, "the broker keeps it, for `halfmq tx damaged`"
     else:
         await system.assert_agrees()
         assert expected == AGREE + system.outcome("T-1").partition(",")[0]

@@ -265,6 +265,7 @@ class Teller:
         self._journal.pop(tx_id, None)
 
     async def _report(self, tx_id: str, outcome: Outcome, source: str) -> None:
+        assert not await self.mq.report_outcome(tx_id, outcome, source=f"bank {source}"), "it contradicts the verdict"
         self.findings.append((tx_id, outcome.name, source))
 
     # --- its calls -------------------------------------------------------------------------------------------------
