@@ -6,22 +6,19 @@ transaction, and is the duplicate if that commits, or the first if it rolls back
 """
 
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import overload
 
-from sqlalchemy import BigInteger, Column, ColumnElement, Connection, MetaData, Table, and_, delete, insert, select
+from sqlalchemy import BigInteger, Column, ColumnElement, Connection, MetaData, Table, and_, delete, insert
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from halfmq import limits
-from halfmq.errors import UsageError
 from halfmq.sql.alchemy.declared import Declared, declare
 from halfmq.sql.alchemy.exact_text import exact_text
-from halfmq.sql.alchemy.open_block import is_open, refuse_nested, roll_back, was_committed_by_block
-from halfmq.sql.alchemy.transaction_guard import TransactionGuard, refuse_autocommit
+from halfmq.sql.alchemy.once_block import Claimed, Claims, once_block
 from halfmq.sql.rules.inbox_key import KEY_CHARS_MAX, HasMessageId, KeyOf, key_of
 from halfmq.sql.rules.marker import WhichUndecided
 
@@ -80,9 +77,17 @@ class Inbox(Declared):
         Raises:
             UsageError: the session is inside a savepoint or an ``mq.transaction`` block, or the key is empty or too long.
         """
-        if isinstance(session, AsyncSession):
-            return _once_async(self, session, message, group)
-        return _once(self, session, message, group)
+
+        def claim(sync: Session) -> Claimed:
+            is_first = self.claim(sync, message, group=group)
+            return Claimed(is_first, self._row(message, group) if is_first else None)
+
+        what = f"message {message.message_id}"
+        return once_block(session, Claims(self.table, claim, "Inbox.once", "Inbox.claim", what))
+
+    def _row(self, message: HasMessageId, group: str) -> ColumnElement[bool]:
+        columns = self.table.c
+        return and_(columns.consumer_group == group, columns.message_key == self.key_of(message))
 
     def claim(self, session: Session, message: HasMessageId, *, group: str) -> bool:
         """Insert the row in ``session``'s transaction, which the caller commits. True for the first delivery.
@@ -129,92 +134,3 @@ class Inbox(Declared):
         """
         connection = session.connection(bind_arguments={"clause": self.table})
         return self.prune_page(connection, older_than_s, None)
-
-
-def _refuse_open_block_or_savepoint(session: Session) -> None:
-    refuse_nested(session, "Inbox.once outside and mq.transaction inside works, or Inbox.claim inside mq.transaction")
-    if session.in_nested_transaction():
-        raise UsageError(
-            "the session is inside a savepoint",
-            hint="Inbox.once commits the whole transaction at its end; use Inbox.claim inside your own",
-        )
-
-
-class _Once:
-    """The transaction of one ``once`` block, on a synchronous session."""
-
-    def __init__(self, inbox: Inbox, session: Session, message: HasMessageId, group: str) -> None:
-        self._inbox = inbox
-        self._session = session
-        self._message = message
-        self._group = group
-        self._guard: TransactionGuard | None = None
-
-    def begin(self) -> bool:
-        _refuse_open_block_or_savepoint(self._session)
-        connection = self._session.connection(bind_arguments={"clause": self._inbox.table})
-        refuse_autocommit(connection, "Inbox.once")
-        self._guard = TransactionGuard(
-            self._session, connection, "Inbox.once", may_commit=lambda: is_open(self._session)
-        )
-        is_first = self._inbox.claim(self._session, self._message, group=self._group)
-        if is_first:
-            self._transaction = self._session.get_transaction()
-            self._guard.start()
-        else:
-            self._stop()
-            self._guard = None
-        return is_first
-
-    def _row(self) -> ColumnElement[bool]:
-        columns = self._inbox.table.c
-        return and_(columns.consumer_group == self._group, columns.message_key == self._inbox.key_of(self._message))
-
-    def end(self) -> None:
-        """Prove that the row and the effect are still in the transaction that is committed now.
-
-        Raises:
-            UsageError: that transaction has ended; the message must not be acknowledged.
-        """
-        if self._guard is not None and not was_committed_by_block(self._session, self._transaction):
-            self._guard.flush()
-            self._guard.prove(self._found, lambda: self._found() == 1)
-        self._session.commit()
-        self._stop()
-
-    def _found(self) -> int:
-        assert self._guard is not None
-        table = self._inbox.table
-        connection = self._session.connection(bind_arguments={"clause": table})
-        rows = connection.execute(select(table.c.message_key).where(self._row(), self._guard.written_by_this))
-        return len(rows.all())
-
-    def abandon(self) -> None:
-        self._stop()
-        roll_back(self._session, f"message {self._message.message_id}")
-
-    def _stop(self) -> None:
-        if self._guard is not None:
-            self._guard.stop()
-
-
-@contextmanager
-def _once(inbox: Inbox, session: Session, message: HasMessageId, group: str) -> Iterator[bool]:
-    once = _Once(inbox, session, message, group)
-    try:
-        yield once.begin()
-        once.end()
-    except BaseException:
-        once.abandon()
-        raise
-
-
-@asynccontextmanager
-async def _once_async(inbox: Inbox, session: AsyncSession, message: HasMessageId, group: str) -> AsyncIterator[bool]:
-    once = _Once(inbox, session.sync_session, message, group)
-    try:
-        yield await session.run_sync(lambda _: once.begin())
-        await session.run_sync(lambda _: once.end())
-    except BaseException:
-        await session.run_sync(lambda _: once.abandon())
-        raise
