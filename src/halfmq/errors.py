@@ -2,6 +2,7 @@
 
     HalfmqError
       UsageError         InvalidName, MessageTooLarge, UnsupportedCombination
+      BranchRefused      LateTry, BranchConflict
       ConnectError
       RequestFailed      TopicNotFound, NotAuthorized, ServerBusy, TransactionRefused, TransactionUndecided, TransactionIncomplete,
                          CoordinatorSuperseded
@@ -54,6 +55,24 @@ class UnsupportedCombination(UsageError):
     """Each option is valid, but they cannot be used together."""
 
     code = "unsupported-combination"
+
+
+class BranchRefused(HalfmqError):
+    """A call of a branch of Try/Confirm/Cancel that must have no effect. Nothing was written; the same call is always refused."""
+
+    code = "branch-refused"
+
+
+class LateTry(BranchRefused):
+    """A try that arrives after the cancel of its branch ("suspension"): answer that it failed."""
+
+    code = "late-try"
+
+
+class BranchConflict(BranchRefused):
+    """A confirm and a cancel of one branch, or a confirm of a branch that was not tried here. A person must look."""
+
+    code = "branch-conflict"
 
 
 class ConnectError(HalfmqError):

@@ -182,6 +182,13 @@ def prune(
             help="Delete rows of inboxes older than this: longer than the broker keeps messages, or they are handled again.",
         ),
     ] = "",
+    barrier: Annotated[
+        str,
+        typer.Option(
+            metavar="SPAN",
+            help="Delete rows of barriers older than this: longer than the broker keeps messages, or a try may be late and run.",
+        ),
+    ] = "",
     outbox: Annotated[
         str, typer.Option(metavar="SPAN", help="Delete messages that were published or skipped longer ago than this.")
     ] = "",
@@ -197,9 +204,9 @@ def prune(
     timeout: Timeout = TIMEOUT_S,
 ) -> None:
     """Delete old rows, 1,000 in a transaction. Only of the kinds for which an age is given."""
-    ages_ms = {kind: _COMMANDS.span_ms(age) for kind, age in _given(markers, inbox, outbox).items()}
+    ages_ms = {kind: _COMMANDS.span_ms(age) for kind, age in _given(markers, inbox, barrier, outbox).items()}
     if not ages_ms:
-        _fail("name at least one age: --markers SPAN, --inbox SPAN or --outbox SPAN", ExitStatus.USAGE)
+        _fail("name at least one age: --markers SPAN, --inbox SPAN, --barrier SPAN or --outbox SPAN", ExitStatus.USAGE)
     if ages_ms.get("markers", PRUNE_AGE_MIN_S * 1000) < PRUNE_AGE_MIN_S * 1000:
         _fail(f"--markers {markers} is less than {PRUNE_AGE_MIN_S:.0f} seconds", ExitStatus.USAGE)
     found = _found(target)
@@ -221,6 +228,6 @@ def prune(
         _fail(str(error), ExitStatus.FAILED)
 
 
-def _given(markers: str, inbox: str, outbox: str) -> dict[str, str]:
-    ages = {"markers": markers, "inbox": inbox, "outbox": outbox}
+def _given(markers: str, inbox: str, barrier: str, outbox: str) -> dict[str, str]:
+    ages = {"markers": markers, "inbox": inbox, "barrier": barrier, "outbox": outbox}
     return {kind: age for kind, age in ages.items() if age}

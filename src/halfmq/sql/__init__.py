@@ -1,7 +1,7 @@
 """Database integration for SQLAlchemy, sync and async: one outcome for a database transaction and its messages.
 
 ``MarkerTable`` is the marker table behind ``mq.transaction(session, markers=...)`` and ``mq.answer_checks(...)``;
-``Inbox`` makes a consumer's effect exactly once in its own database; ``Outbox`` writes messages as rows, which a relay publishes.
+``Inbox`` makes a consumer's effect exactly once in its own database, ``Barrier`` those of a participant of Try/Confirm/Cancel; ``Outbox`` writes messages as rows, which a relay publishes.
 ``create_tables``, ``upgrade_tables`` and ``tables_of`` find what is declared in a ``MetaData``; ``halfmq db`` does so from the command line.
 Needs the extra ``halfmq[sql]``.
 
@@ -14,10 +14,19 @@ Raises:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from halfmq.sql.alchemy import Inbox, MarkerTable, Outbox, create_tables, tables_of, upgrade_tables
+    from halfmq.sql.alchemy import Barrier, Inbox, MarkerTable, Outbox, create_tables, tables_of, upgrade_tables
     from halfmq.sql.rules.block import SqlTransaction
 
-__all__ = ["Inbox", "MarkerTable", "Outbox", "SqlTransaction", "create_tables", "tables_of", "upgrade_tables"]
+__all__ = [
+    "Barrier",
+    "Inbox",
+    "MarkerTable",
+    "Outbox",
+    "SqlTransaction",
+    "create_tables",
+    "tables_of",
+    "upgrade_tables",
+]
 
 
 def __getattr__(name: str) -> Any:

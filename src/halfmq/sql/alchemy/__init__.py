@@ -7,6 +7,7 @@ Raises:
 from halfmq.errors import MissingDependency
 
 try:
+    from halfmq.sql.alchemy.barrier import Barrier
     from halfmq.sql.alchemy.declared import create_tables, tables_of, upgrade_tables
     from halfmq.sql.alchemy.inbox import Inbox
     from halfmq.sql.alchemy.marker_table import MarkerTable
@@ -16,4 +17,4 @@ except ModuleNotFoundError as error:
         raise
     raise MissingDependency(f"{error.name} is not installed", hint="pip install 'halfmq[sql]'") from error
 
-__all__ = ["Inbox", "MarkerTable", "Outbox", "create_tables", "tables_of", "upgrade_tables"]
+__all__ = ["Barrier", "Inbox", "MarkerTable", "Outbox", "create_tables", "tables_of", "upgrade_tables"]

@@ -1,6 +1,6 @@
 """Which tables of halfmq a ``MetaData`` has: created, upgraded, and printed together, by what each of them says of itself.
 
-Whatever declares tables (``MarkerTable``, ``Inbox``, ``Outbox``) registers itself in ``MetaData.info``, so that nobody has to name them. The
+Whatever declares tables (``MarkerTable``, ``Inbox``, ``Barrier``, ``Outbox``) registers itself in ``MetaData.info``, so that nobody has to name them. The
 tables themselves have nothing in ``Table.info``, which Alembic would write into migrations.
 """
 
@@ -36,7 +36,7 @@ class Upgrade(NamedTuple):
 class Declared:
     """What is declared in a ``MetaData``: one or more tables, and what belongs to them."""
 
-    #: ``markers``, ``inbox`` or ``outbox``.
+    #: ``markers``, ``inbox``, ``barrier`` or ``outbox``.
     kind: ClassVar[str]
 
     @property
@@ -100,7 +100,7 @@ def metadata_of(found: Any) -> list[MetaData]:
     if not made:
         raise UsageError(
             "it has no tables of halfmq",
-            hint="name a MetaData in which MarkerTable, Inbox or Outbox is declared, or an App that uses them",
+            hint="name a MetaData in which MarkerTable, Inbox, Barrier or Outbox is declared, or an App that uses them",
         )
     return list(made.values())
 
