@@ -53,6 +53,7 @@ _DECIDED_BY = {
     DecidedBy.MARKER: "marker",
     DecidedBy.OPERATOR: "operator",
     DecidedBy.POLICY: "policy",
+    DecidedBy.FENCE: "fence",
 }
 
 

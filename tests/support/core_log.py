@@ -19,6 +19,7 @@ from halfmq.core.commands import (
     Command,
     EarlierVerdict,
     EndTransaction,
+    FenceTransaction,
     PrepareBatch,
     RequestedVerdict,
     SendHalf,
@@ -113,9 +114,9 @@ class CoreLog:
     def decide(self, command: Command) -> Decision:
         """Decide, apply, append. Checks that the records fit the bound that was computed before.
 
-        The id of a half is searched in the log first, as ``services.chosen_ids`` does.
+        The id of a half or a fence is searched in the log first, as ``services.chosen_ids`` does.
         """
-        if type(command) is SendHalf and command.searched_to == 0:
+        if (type(command) is SendHalf and command.searched_to == 0) or type(command) is FenceTransaction:
             earlier = self._verdicts.get((command.group, command.tx_id))
             command = replace(command, searched_to=self.state.log_end, earlier=earlier)
         first = comes_before(self.state, command, self.now_ms)

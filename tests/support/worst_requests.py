@@ -192,6 +192,7 @@ REQUESTS: Final[dict[int, tuple[Ext, bytes]]] = {
     29_019: ({"group": PRODUCER, "coordinator": "c", "takenBy": "me"}, b""),
     29_020: ({"max": "1000", "from": "0"}, b""),
     29_021: ({"group": PRODUCER, "coordinator": "c", "operator": "ada", "reason": "x"}, b""),
+    29_026: ({"group": PRODUCER, "txId": "fenced", "since": "1000000"}, b""),
 }  # fmt: skip
 
 

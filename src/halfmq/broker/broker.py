@@ -33,6 +33,7 @@ from halfmq.broker.remoting.client_calls import ClientCommands
 from halfmq.broker.remoting.comparisons import ComparisonCommands
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.coordinators import CoordinatorCommands
+from halfmq.broker.remoting.fences import FenceCommands
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.half_batches import HalfBatchCommands
 from halfmq.broker.remoting.lookups import Lookups
@@ -53,6 +54,7 @@ from halfmq.broker.services.chosen_ids import ChosenIds
 from halfmq.broker.services.client_calls import ClientCalls
 from halfmq.broker.services.comparisons import Comparisons
 from halfmq.broker.services.coordinators import Coordinators
+from halfmq.broker.services.fences import Fences
 from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.half_batches import HalfBatches
@@ -275,6 +277,7 @@ class Broker:
             store_host=settings.store_host, durability=self.config.durability.value,
         )  # fmt: skip
         HalfBatchCommands(gateway, HalfBatches(sequencer, store, self._chosen_ids, self._offload, turns))
+        FenceCommands(gateway, sequencer, Fences(view, self._chosen_ids))
         self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)
         PullHandlers(gateway, self._pulls)
         raw_reads = RawReads(view, store, gateway.outgoing, self._loop.time, self._offload)

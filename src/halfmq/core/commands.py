@@ -411,6 +411,20 @@ class ResolveTransaction(NamedTuple):
     by: Actor | None = None
 
 
+class FenceTransaction(msgspec.Struct, frozen=True, gc=False):
+    """A participant of Try/Confirm/Cancel asks what the transaction is; it is rolled back if nobody prepared it."""
+
+    connection: int
+    group: str
+    #: Chosen by the application: the verdict of a generated id is not found again.
+    tx_id: str
+    #: The log position at which the transaction began: all verdicts on it are after that.
+    since: int
+    #: As in ``SendHalf``.
+    searched_to: int = -1
+    earlier: EarlierVerdict | None = None
+
+
 class NoteTime(NamedTuple):
     """Nothing was written for a while: log that the broker runs, so that a later start does not see a jump of time."""
 
@@ -484,5 +498,5 @@ Command = (
     | CommitOffset | CheckNotSent | ResolveTransaction | CheckNow | CheckParked | SetProducer | Tick | NoteTime | CopyForward | TrimLog
     | LockQueues | UnlockQueues | PrepareBatch | DecideBatch | FindDecision | ForgetQuery
     | TakeEpoch | ForgetCoordinator
-    | Compare | ForgetDamage
+    | Compare | ForgetDamage | FenceTransaction
 )  # fmt: skip

@@ -26,6 +26,7 @@ from halfmq.core.commands import (
     EndTransaction,
     EnsureGroup,
     EnsureTopic,
+    FenceTransaction,
     FindDecision,
     ForgetCoordinator,
     ForgetDamage,
@@ -86,6 +87,7 @@ from halfmq.core.transaction.coordinators import (
     forget_coordinator_bound,
     take_epoch_bound,
 )
+from halfmq.core.transaction.fence import decide_fence
 from halfmq.core.transaction.machine import decide_end, decide_resolve
 from halfmq.core.transaction.policy import decide_set_producer, enforce
 from halfmq.core.transaction.query_limits import (
@@ -303,6 +305,10 @@ def _nothing_bound(state: State, command: FindDecision) -> int:
     return 0
 
 
+def _fence_bound(state: State, command: FenceTransaction) -> int:
+    return COMMIT_FRAME_BYTES
+
+
 def _trim_bound(state: State, command: TrimLog) -> int:
     return TRIM_SIZE
 
@@ -351,6 +357,7 @@ DECIDE: Final[dict[type, Callable[[State, Any, int], DecisionTuple]]] = {
     PrepareBatch: decide_prepare_batch,
     DecideBatch: decide_batch,
     FindDecision: find_decision,
+    FenceTransaction: decide_fence,
     ForgetQuery: decide_forget_query,
     TakeEpoch: decide_take_epoch,
     ForgetCoordinator: decide_forget_coordinator,
@@ -381,6 +388,7 @@ _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     PrepareBatch: prepare_batch_bound,
     DecideBatch: decide_batch_bound,
     FindDecision: _nothing_bound,
+    FenceTransaction: _fence_bound,
     ForgetQuery: forget_query_bound,
     TakeEpoch: take_epoch_bound,
     ForgetCoordinator: forget_coordinator_bound,

@@ -88,6 +88,13 @@ class Settled(Struct, frozen=True, gc=False):
     repeated: bool
 
 
+class Fenced(NamedTuple):
+    """What the transaction is: "COMMITTED" or "ROLLED_BACK", with the position of the verdict, or "UNDECIDED" (-1)."""
+
+    standing: str
+    position: int
+
+
 class BatchDecided(NamedTuple):
     """The batch of a query is decided with the requested digest, at this log offset; ``repeated``: since earlier."""
 
@@ -199,6 +206,7 @@ Reply = (
     Sent
     | SentBatch
     | Settled
+    | Fenced
     | Refused
     | Noted
     | Asked

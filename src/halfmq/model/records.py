@@ -88,6 +88,8 @@ class DecidedBy(IntEnum):
     POLICY = 5
     #: Somebody else's coordinator, in its newest epoch (``model.coordinator``).
     COORDINATOR = 6
+    #: Of an id that nobody had prepared; the record names no halves.
+    FENCE = 7
 
 
 class _Record(Struct, frozen=True, gc=False):

@@ -222,7 +222,7 @@ OF_CLIENTS: Final = frozenset(
         codes.HMQ_COMPARED, RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.HEART_BEAT,
         RequestCode.UNREGISTER_CLIENT, RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION,
         RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ,
-        codes.HMQ_POLL_CHECKS, codes.HMQ_PREPARE_BATCH, codes.HMQ_DECIDE, codes.HMQ_TAKE_EPOCH,
+        codes.HMQ_POLL_CHECKS, codes.HMQ_PREPARE_BATCH, codes.HMQ_DECIDE, codes.HMQ_TAKE_EPOCH, codes.HMQ_FENCE,
     }
 )  # fmt: skip
 

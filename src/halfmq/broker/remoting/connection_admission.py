@@ -17,13 +17,13 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from halfmq import limits
-from halfmq.wire.remoting.codes import HMQ_POLL_CHECKS, HMQ_PREPARE_BATCH, RequestCode
+from halfmq.wire.remoting.codes import HMQ_FENCE, HMQ_POLL_CHECKS, HMQ_PREPARE_BATCH, RequestCode
 
 #: Commands of working clients.
 CLIENT_ONLY_CODES: Final = frozenset({
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.HEART_BEAT,
-    HMQ_POLL_CHECKS, HMQ_PREPARE_BATCH,
+    HMQ_FENCE, HMQ_POLL_CHECKS, HMQ_PREPARE_BATCH,
 })  # fmt: skip
 
 

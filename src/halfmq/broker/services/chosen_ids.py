@@ -1,4 +1,4 @@
-"""Searches for an earlier verdict before a half message, or a half batch, whose transaction id the application chose.
+"""Searches for an earlier verdict before a half message, a half batch or a fence whose transaction id the application chose.
 
 Memory has the verdicts of the deduplication window; the log has all that are not past retention, and the index of settled ids finds them
 there. A new id, the common case, is looked up in memory only. For a used one the verdict's record is read, on the loop, and its names are
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from halfmq.broker.offload import Offload
 from halfmq.broker.sequencer import Deliver, Sequencer
-from halfmq.core.commands import EarlierVerdict, PrepareBatch, SendHalf
+from halfmq.core.commands import EarlierVerdict, FenceTransaction, PrepareBatch, SendHalf
 from halfmq.core.decision import Refused, Reply, Why
 from halfmq.core.engine import Failed
 from halfmq.errors import StoreDamaged
@@ -33,7 +33,7 @@ WAITING_MAX: Final = 1_024
 _BUSY: Final = Refused(Why.NOT_NOW, "the index of settled ids is still being read after the start: send it again")
 
 
-WithId = SendHalf | PrepareBatch
+WithId = SendHalf | PrepareBatch | FenceTransaction
 
 
 class SettledIdIndex(Protocol):
@@ -85,7 +85,7 @@ class VerdictReads(Protocol):
 
 
 class ChosenIds:
-    """Passes halves with chosen ids to the core, with what the log knows of the id."""
+    """Passes halves and fences with chosen ids to the core, with what the log knows of the id."""
 
     def __init__(
         self, sequencer: Sequencer, store: VerdictReads, offload: Offload, flush: Callable[[], None] = lambda: None

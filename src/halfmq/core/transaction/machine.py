@@ -24,6 +24,7 @@ from halfmq.core.commands import (
     Actor,
     EarlierVerdict,
     EndTransaction,
+    FenceTransaction,
     PrepareBatch,
     RequestedVerdict,
     ResolveTransaction,
@@ -201,8 +202,8 @@ def still_undecided(tx_id: str, detail: str = "") -> Refused:
     return Refused(Why.STILL_UNDECIDED, text, TransactionState.UNDECIDED.value)
 
 
-def settled_earlier(state: State, command: SendHalf | PrepareBatch) -> Refused | None:
-    """The refusal of a half whose id the application chose and used before; None if the log has no verdict of it.
+def settled_earlier(state: State, command: SendHalf | PrepareBatch | FenceTransaction) -> Refused | None:
+    """The refusal of a half, or of a fence, whose id the application chose and used before; None if the log has no verdict of it.
 
     Memory does not know the id. The search covered the verdicts before ``searched_to``, which is complete if it includes all that left memory.
     """

@@ -28,6 +28,7 @@ _BY: Final = {
     DecidedBy.OPERATOR: "an operator",
     DecidedBy.POLICY: "the policy of its producer group",
     DecidedBy.COORDINATOR: "its coordinator",
+    DecidedBy.FENCE: "a fence, before anybody had prepared it",
 }
 
 _ADVISED: Final = {"COMMIT": "commit", "ROLLBACK": "roll back"}

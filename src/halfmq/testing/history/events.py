@@ -19,7 +19,7 @@ FORMAT: Final = 1
 
 Verdict = Literal["COMMITTED", "ROLLED_BACK"]
 #: Who requested a verdict. ``policy`` is legal only for groups that ``FileStarted`` names.
-DecidedBy = Literal["application", "check", "marker", "operator", "policy", "coordinator"]
+DecidedBy = Literal["application", "check", "marker", "operator", "policy", "fence", "coordinator"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="e", omit_defaults=True, gc=False):

@@ -114,6 +114,8 @@ HMQ_COMPARISONS: Final = 29_022
 HMQ_COMPARED: Final = 29_023
 HMQ_DAMAGED: Final = 29_024
 HMQ_FORGET_DAMAGE: Final = 29_025
+#: Roll back a transaction that nobody prepared, or say what it is (``fence``).
+HMQ_FENCE: Final = 29_026
 
 
 class ResponseCode(IntEnum):

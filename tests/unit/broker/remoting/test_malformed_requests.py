@@ -52,6 +52,11 @@ REQUESTS: tuple[tuple[int, dict[str, str], bytes, int, str], ...] = (
     (29_013, DECIDE | {"batch": "-5"}, b"[]", 29, "batch"),
     (29_014, {"query": "q", "batch": "many", "run": "r"}, b"", 1, "batch"),
     (29_014, {"query": "a b", "batch": "1", "run": "r"}, b"", 29, "query"),
+    (29_026, {"group": "P", "txId": "fenced"}, b"", 1, "since"),
+    (29_026, {"group": "P", "txId": "fenced", "since": "-1"}, b"", 29, "since"),
+    (29_026, {"group": "a b", "txId": "fenced", "since": "0"}, b"", 29, "group"),
+    (29_026, {"group": "P", "txId": "a b", "since": "0"}, b"", 29, "transaction id"),
+    (29_026, {"group": "P", "txId": "5-7f000001-18f0a0b0c0d-1a2b-0badcafe-1", "since": "0"}, b"", 29, "generates"),
     (29_015, RAW | {"firstOffset": "x"}, b"", 29, "firstOffset"),
     (29_016, TABLE | {"wanted": "everything"}, b"", 29, "wanted 'everything'"),
 )

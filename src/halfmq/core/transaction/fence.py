@@ -1,0 +1,54 @@
+"""The fence: rolls back an id that nobody has prepared, so that nobody can, and otherwise says what the transaction is.
+
+    FenceTransaction  ->  UNDECIDED      its halves are here, and its producer decides: nothing is changed
+                      ->  the verdict    it has one: nothing is changed
+                      ->  ROLLED_BACK    nobody prepared it: RolledBack without halves, after which its halves are refused
+
+A participant of Try/Confirm/Cancel asks before it cancels. It does not guess: an initiator prepares before its local COMMIT, so that one
+that was fenced before cannot commit, and one that is prepared is left to its own check.
+"""
+
+from halfmq import limits
+from halfmq.core.commands import FenceTransaction
+from halfmq.core.decision import NOTHING, Decision, Fenced, Refused, Why
+from halfmq.core.state import State, next_offset
+from halfmq.core.transaction.machine import DISK_FULL, settled_earlier
+from halfmq.core.transaction.states import TransactionState, standing_state
+from halfmq.model.records import DecidedBy, RolledBack, rolled_back_size
+
+
+def decide_fence(state: State, command: FenceTransaction, now_ms: int) -> Decision:
+    """Roll back what nobody prepared. The first verdict wins, as for ``decide_end``.
+
+    Replies:
+        Fenced: what the transaction is from now on, or is already.
+        Refused NOT_FOUND: past retention; the log no longer has everything since ``command.since``, so a verdict may have been trimmed.
+            SEARCH_AGAIN: as for ``prepare``. STORE_FULL, LIMIT_REACHED: nothing was changed; ask again later.
+    """
+    name, tx_id = command.group, command.tx_id
+    group = state.producer_groups.get(name)
+    if group is not None:
+        if tx_id in group.undecided:
+            return Decision(NOTHING, Fenced(TransactionState.UNDECIDED.value, -1))
+        verdict = group.settled.get(tx_id)
+        if verdict is not None:
+            return Decision(NOTHING, Fenced(standing_state(verdict.committed).value, verdict.position))
+    stands = settled_earlier(state, command)
+    if stands is not None:
+        is_settled = stands.why is Why.ALREADY_SETTLED
+        return Decision(NOTHING, Fenced(stands.standing, stands.position) if is_settled else stands)
+    if command.since < state.log_start:
+        text = (
+            f"transaction {tx_id!r}: unknown, past retention: it began at log position {command.since}, and the log begins at "
+            f"{state.log_start}"
+        )
+        return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
+    if state.session.disk_full:
+        return Decision(NOTHING, DISK_FULL)
+    most = state.settings.undecided_groups_max + limits.PRODUCER_GROUPS_FREE
+    if group is None and len(state.producer_groups) >= most:
+        text = f"{len(state.producer_groups)} producer groups are known, and {most} may be (--undecided-groups-max)"
+        return Decision(NOTHING, Refused(Why.LIMIT_REACHED, text))
+    offset = next_offset(state)
+    record = RolledBack(offset, rolled_back_size(name, tx_id, 0), name, tx_id, DecidedBy.FENCE, ())
+    return Decision((record,), Fenced(TransactionState.ROLLED_BACK.value, offset))
