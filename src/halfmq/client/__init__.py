@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from halfmq.client.app import App
     from halfmq.client.async_client import AsyncClient
+    from halfmq.client.branch import Branch
     from halfmq.client.consumer import Batch, Consumer
     from halfmq.client.coordinator import Coordinator, PreparedTransaction
     from halfmq.client.fetched_checks import FetchedCheck
@@ -33,6 +34,7 @@ _WHERE = {
     "App": "app",
     "AsyncClient": "async_client",
     "Batch": "consumer",
+    "Branch": "branch",
     "Client": "sync",
     "Consumer": "consumer",
     "Coordinator": "coordinator",
@@ -54,6 +56,7 @@ __all__ = [
     "App",
     "AsyncClient",
     "Batch",
+    "Branch",
     "Client",
     "Consumer",
     "Coordinator",

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, TypeVar, Unpack
 
 from halfmq import limits
 from halfmq.client.arguments import check_marker_table, check_outbox, checked_count
-from halfmq.client.async_client import CHECKS, AsyncClient, bound_relay, environment
+from halfmq.client.async_client import CHECKS, TCC_TIMEOUT_S, AsyncClient, bound_relay, environment
 from halfmq.client.consumer import Consumer, ConsumerSpec
 from halfmq.client.handler import Handler, InboxPort
 from halfmq.client.handler_transaction import HandlerTransaction
@@ -35,10 +35,12 @@ from halfmq.client.marker_table import CheckFunction, MarkerTable
 from halfmq.client.message import Message
 from halfmq.client.notes import Notes, note_pairs
 from halfmq.client.outbox import BoundRelay
+from halfmq.client.participant import BarrierOfMessages, BarrierPort, Participant
 from halfmq.client.shapes import TRANSACTION, check_handler, check_shape
+from halfmq.client.tcc import AsyncTcc
 from halfmq.client.transaction_block import AsyncTransaction
 from halfmq.client.user_code import RunBlocking, Threads, call, is_async, is_our_cancellation
-from halfmq.errors import UsageError
+from halfmq.errors import UnsupportedCombination, UsageError
 
 #: Messages that one consumer handles at once.
 CONCURRENCY: Final = 16
@@ -123,12 +125,13 @@ class _ConsumerSpec(NamedTuple):
     markers: MarkerTable | None
     outbox: Any
     on_dead: Callable[..., Any] | None
+    barrier: BarrierPort | None
 
 
 class _Handlers(NamedTuple):
     """Of one consumer. ``dead``: for a message whose handler has failed for the last time; None: the dead-letter queue."""
 
-    handle: Handler
+    handle: Handler | Participant
     dead: Handler | None
 
 
@@ -250,6 +253,23 @@ class App:
         self._client.answer_checks(markers, self._sessions if sessions is None else sessions)
         self._markers.append(markers)
 
+    def tcc(
+        self, session: Any, *, markers: MarkerTable | None = None, timeout: float = TCC_TIMEOUT_S, **options: Any
+    ) -> AsyncTcc:
+        """See ``AsyncClient.tcc``. ``markers`` defaults to the table of ``answer_checks``.
+
+        Raises:
+            UsageError: as there; or the app has no marker table, or several.
+        """
+        if markers is None:
+            if len(self._markers) != 1:
+                raise UsageError(
+                    f"the app answers checks from {len(self._markers)} marker tables",
+                    hint="app.tcc(session, markers=markers)",
+                )
+            markers = self._markers[0]
+        return self._client.tcc(session, markers=markers, timeout=timeout, **options)
+
     # --- consumers ------------------------------------------------------------------------------------------------
 
     def consumer(
@@ -266,6 +286,7 @@ class App:
         markers: MarkerTable | None = None,
         outbox: Any = None,
         on_dead: Callable[..., Any] | None = None,
+        barrier: BarrierPort | None = None,
     ) -> Callable[[_Function], _Function]:
         """Decorator for a handler, async or not: ``def f(message)``, or ``def f(event: Type)`` to get the body decoded.
 
@@ -280,6 +301,10 @@ class App:
         ``on_dead``: called instead of the dead-letter queue, with the same arguments and in a transaction of its own, when the handler has
         failed ``retries`` times and once more: to send a compensating message. If it raises, it is called again after 1 s, 2 s and so on; after
         ``DEAD_CALLS`` calls the message goes to the dead-letter queue.
+
+        ``barrier``: the handler is a participant of Try/Confirm/Cancel, and its messages are those of ``t.call``: it has the shape of one with an
+        inbox, is called once for each confirm or cancel of a branch, and for a cancel only if the transaction was rolled back;
+        ``Branch.of(message).op`` says which it is. Instead of ``inbox`` and without ``on_dead``: a confirm must succeed in the end.
 
         Up to ``concurrency`` messages are handled at once; those with the same sharding key one after the other, in the order in
         which they were sent. When the handler raises for such a message, it is retried in this process after 1 s, 2 s, 4 s and
@@ -300,16 +325,30 @@ class App:
         if outbox is not None:
             check_outbox(outbox)
 
+        if barrier is not None:
+            _refuse_beside_barrier(inbox, on_dead)
+
         def decorate(function: _Function) -> _Function:
             for one in (function,) if on_dead is None else (function, on_dead):
-                check_handler(one, inbox, opener, sends=markers is not None or outbox is not None)
+                check_handler(one, inbox, opener, sends=markers is not None or outbox is not None, barrier=barrier)
             if markers is not None and markers not in self._markers:
                 self.answer_checks(markers, opener)
-            self._consumers.append(
-                _ConsumerSpec(
-                    function, names, group, tags, start, retries, concurrency, inbox, opener, markers, outbox, on_dead
-                )
+            spec = _ConsumerSpec(
+                function,
+                names,
+                group,
+                tags,
+                start,
+                retries,
+                concurrency,
+                inbox,
+                opener,
+                markers,
+                outbox,
+                on_dead,
+                barrier,
             )
+            self._consumers.append(spec)
             return function
 
         return decorate
@@ -357,10 +396,11 @@ class App:
         return list(self._relays)
 
     def declared(self) -> list[Any]:
-        """Marker tables, inboxes and outboxes that the app uses, each once."""
+        """Marker tables, inboxes, barriers and outboxes that the app uses, each once."""
         used = [
             *self._markers,
             *(one.inbox for one in self._consumers if one.inbox),
+            *(one.barrier for one in self._consumers if one.barrier),
             *(one.outbox for one in self._consumers if one.outbox),
             *(one.outbox for one in self._relays),
         ]
@@ -457,13 +497,16 @@ class App:
             return Handler(
                 function,
                 group=spec.group,
-                inbox=spec.inbox,
+                inbox=spec.inbox if spec.barrier is None else BarrierOfMessages(spec.barrier),
                 sessions=spec.sessions,
                 run_blocking=self.run_blocking,
                 transaction=sends,
             )
 
-        return _Handlers(handler(spec.function), handler(spec.on_dead) if spec.on_dead else None)
+        handle = handler(spec.function)
+        if spec.barrier is not None:
+            return _Handlers(Participant(self._client, spec.group, handle), None)
+        return _Handlers(handle, handler(spec.on_dead) if spec.on_dead else None)
 
     def _consumer(self, spec: _ConsumerSpec) -> Consumer:
         consumer = self._client.consumer(
@@ -477,6 +520,18 @@ class App:
         for name, transaction in self._transactions.items():
             if name not in checked and not transaction.checked_elsewhere:
                 log.warning("transaction %r has no check, so calls of it are refused: add @....check to it", name)
+
+
+def _refuse_beside_barrier(inbox: object, on_dead: object) -> None:
+    if inbox is not None:
+        raise UnsupportedCombination(
+            "a consumer has an inbox or a barrier", hint="the barrier also recognises what was delivered before"
+        )
+    if on_dead is not None:
+        raise UnsupportedCombination(
+            "a participant with a barrier has no on_dead: a confirm or cancel that fails for good must be repeated by a person",
+            hint="read the dead-letter queue of its group",
+        )
 
 
 def _report_relay(task: "asyncio.Task[None]") -> None:

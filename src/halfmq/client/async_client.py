@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from halfmq.client.message import Message
     from halfmq.client.outbox import BoundRelay, RunningRelay
     from halfmq.client.queue_puller import Feed
+    from halfmq.client.tcc import AsyncTcc
     from halfmq.client.transaction import Transactions
     from halfmq.client.transaction_block import AsyncTransaction
     from halfmq.client.verdicts import Verdicts
@@ -69,6 +70,8 @@ CHECKS: Final = 8
 CLOSE_GRACE_S: Final = 3.0
 #: The producer group of a client without one: for plain sends only, since it answers no checks.
 NO_GROUP: Final = "HALFMQ_PRODUCER"
+#: How long a block of ``tcc`` may take by default, seconds.
+TCC_TIMEOUT_S: Final = 30.0
 _RECONNECT_MAX_S: Final = 2.0
 _PROBE_S: Final = 0.2
 
@@ -710,6 +713,73 @@ class AsyncClient:
         check_outbox(outbox)
         # Without an outbox it is not named: a marker table of somebody else need not know it.
         return {**options, "timeout": timeout, "outbox": outbox}
+
+    def tcc(
+        self,
+        session: Any,
+        *,
+        markers: "MarkerTable",
+        timeout: float = TCC_TIMEOUT_S,
+        checked_elsewhere: bool = False,
+        **options: Any,
+    ) -> "AsyncTcc":
+        """A block that tries at other services, and confirms all of them if and only if ``session`` commits; see ``halfmq.client.tcc``.
+
+        >>> async with mq.tcc(session, markers=markers, timeout=30) as t:
+        ...     session.add(Order(...))
+        ...     await t.call(reserve, {"article": 7}, confirm="stock-confirm", cancel="stock-cancel")
+
+        ``timeout``: seconds until the branches are cancelled, unless the block has been prepared by then. The other arguments: as for
+        ``transaction``. There is no fallback to an outbox. halfmq brokers only.
+
+        Raises: as ``transaction``. At its end: TransactionRefused: it took longer than ``timeout``; the session is rolled back.
+        """
+        from halfmq.client.tcc import AsyncTcc
+
+        self._here()
+        options = self._transaction_options(markers, None, checked_elsewhere, None, options)
+        timeout_s = checked_seconds(timeout, "timeout")
+        return AsyncTcc(
+            self, session, timeout_s, lambda calls: markers.bind_async(calls, session, **options), self._run_blocking
+        )
+
+    async def fence(self, tx_id: str, *, group: str, broker: str, since: int) -> Verdict:
+        """What the global transaction ``tx_id`` of ``group`` is; one that nobody has prepared is rolled back, so that nobody can.
+
+        For participants of Try/Confirm/Cancel, before they cancel: COMMITTED: drop the cancel, since the confirm comes. UNDECIDED: ask again
+        later. ROLLED_BACK: cancel. The arguments are fields of a ``Branch``; ``@app.consumer(..., barrier=barrier)`` does all of this.
+
+        Raises:
+            RequestFailed: past retention, so that the verdict is not known any more; or the broker cannot do it at the moment.
+            ConnectError: no answer; ask again. UnsupportedCombination: an Apache RocketMQ broker has no such request.
+        """
+        from halfmq.client.fence import fence_at
+        from halfmq.wire.remoting.fence import FenceFields
+
+        context = self._here()
+        checked_transaction_id(tx_id)
+        return await fence_at(context, broker, FenceFields(group, tx_id, since))
+
+    async def _send_later(self, message: OutgoingMessage) -> None:
+        """Send a message to the retry queue of a group. Raises: as ``send``."""
+        self._here()
+        await self._producer.send(message, None)
+
+    async def _place_of_tcc(self, topic: str) -> tuple[str, int]:
+        """The broker for a transaction that confirms with ``topic``, and the end of its log."""
+        from halfmq.client.fence import position_at
+
+        context = self._here()
+        context.refuse_if_away()
+        attempts = context.attempts(f"finding a broker for {topic}")
+        while True:
+            try:
+                route = await attempts.within(context.router.publish_route(topic))
+                break
+            except (ConnectError, NotSent) as error:
+                await attempts.lost(error)
+        broker = context.rng.choice(route.writable).broker
+        return broker, await position_at(context, broker)
 
     def relay(
         self, outbox: Any, sessions: Any, *, to: Any = None, **options: Any

@@ -3,7 +3,7 @@
 | what | called with | may be |
 |---|---|---|
 | handler | the message, or its body | async or plain |
-| handler with an inbox | the same, and the open session | async for an ``async_sessionmaker``, plain for a ``sessionmaker`` |
+| handler with an inbox or a barrier | the same, and the open session | async for an ``async_sessionmaker``, plain for a ``sessionmaker`` |
 | the same that sends | these two, and what it sends with | the same |
 | check | the transaction | async or plain |
 | transaction | the transaction, and the arguments of the call | async or plain |
@@ -106,8 +106,15 @@ def _no_factory(given: object) -> UsageError:
     )
 
 
-def check_handler(function: Any, inbox: Any, factory: Callable[[], Any] | None, *, sends: bool = False) -> None:
-    """Raise UsageError if ``function`` cannot be a handler with this inbox and these sessions. ``sends``: with markers or an outbox."""
+def check_handler(
+    function: Any, inbox: Any, factory: Callable[[], Any] | None, *, sends: bool = False, barrier: Any = None
+) -> None:
+    """Raise UsageError if ``function`` cannot be a handler with this inbox, or this barrier in its place, and these sessions. ``sends``: with
+    markers or an outbox."""
+    kind, made = (
+        ("inbox", "halfmq.sql.Inbox(metadata)") if barrier is None else ("barrier", "halfmq.sql.Barrier(metadata)")
+    )
+    inbox = inbox if barrier is None else barrier
     if inbox is None:
         if sends:
             raise UsageError(
@@ -117,11 +124,12 @@ def check_handler(function: Any, inbox: Any, factory: Callable[[], Any] | None, 
         check_shape(function, HANDLER)
         return
     if not callable(getattr(inbox, "once", None)):
-        raise UsageError(f"inbox={inbox!r} is no inbox", hint="halfmq.sql.Inbox(metadata)")
+        raise UsageError(f"{kind}={inbox!r} is no {kind}", hint=made)
     sessions = sessions_of(factory)
     if sessions is Sessions.NONE:
         raise UsageError(
-            f"{_name(function)} has an inbox and no sessions", hint="App(..., sessions=sessionmaker(engine))"
+            f"{_name(function)} has {'an' if kind == 'inbox' else 'a'} {kind} and no sessions",
+            hint="App(..., sessions=sessionmaker(engine))",
         )
     check_shape(function, (WITH_SENDING if sends else WITH_INBOX)[sessions])
 

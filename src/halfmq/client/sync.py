@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 from halfmq import limits
 from halfmq.client import forks
 from halfmq.client.arguments import check_marker_table, checked_seconds, checked_text, checked_transaction_id
-from halfmq.client.async_client import AsyncClient, environment, message_of
+from halfmq.client.async_client import TCC_TIMEOUT_S, AsyncClient, environment, message_of
 from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
 from halfmq.client.loop_thread import loop_thread
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from halfmq.client.fetched_checks import FetchedCheck
     from halfmq.client.marker_table import CheckFunction, MarkerTable, TransactionBlock
     from halfmq.client.outbox import RunningRelay
+    from halfmq.client.tcc import BlockingTcc
     from halfmq.client.transaction_block import BlockingTransaction
 
 _T = TypeVar("_T")
@@ -294,6 +295,29 @@ class Client:
         """One outcome for a database session and its messages; see ``AsyncClient.transaction``."""
         options = self._live()._transaction_options(markers, outbox, checked_elsewhere, timeout, options)
         return markers.bind(self, session, **options)
+
+    def tcc(
+        self,
+        session: Any,
+        *,
+        markers: "MarkerTable",
+        timeout: float = TCC_TIMEOUT_S,
+        checked_elsewhere: bool = False,
+        **options: Any,
+    ) -> "BlockingTcc":
+        """``with mq.tcc(session, markers=markers) as t: t.call(...)``. See ``AsyncClient.tcc``."""
+        from halfmq.client.tcc import BlockingTcc
+
+        client = self._live()
+        options = client._transaction_options(markers, None, checked_elsewhere, None, options)
+        timeout_s = checked_seconds(timeout, "timeout")
+        return BlockingTcc(
+            self, client, session, timeout_s, lambda calls: markers.bind(calls, session, **options), self._run
+        )
+
+    def fence(self, tx_id: str, *, group: str, broker: str, since: int) -> Verdict:
+        """See ``AsyncClient.fence``."""
+        return self._run(self._live().fence(tx_id, group=group, broker=broker, since=since))
 
     def relay(self, outbox: Any, sessions: Any, *, to: Any = None, **options: Any) -> "BlockingRelay":
         """``with mq.relay(outbox, sessions): ...``; see ``AsyncClient.relay``. It works on the client's own thread, so ``sessions`` are

@@ -62,6 +62,16 @@ HMQ_BRANCH: Final = "HMQ_BRANCH"
 #: The id of the message for which this one makes amends.
 HMQ_COMPENSATES: Final = "HMQ_COMPENSATES"
 
+#: A call of a branch of Try/Confirm/Cancel: the global transaction and its producer group, the branch, which call it is; the broker that has
+#: the transaction, and its log position when that began. LATER: how often the message was put off because it is undecided.
+HMQ_TCC_ID: Final = "HMQ_TCC_ID"
+HMQ_TCC_GROUP: Final = "HMQ_TCC_GROUP"
+HMQ_TCC_BRANCH: Final = "HMQ_TCC_BRANCH"
+HMQ_TCC_OP: Final = "HMQ_TCC_OP"
+HMQ_TCC_BROKER: Final = "HMQ_TCC_BROKER"
+HMQ_TCC_SINCE: Final = "HMQ_TCC_SINCE"
+HMQ_TCC_LATER: Final = "HMQ_TCC_LATER"
+
 #: Property names reserved by the protocol. Precedent: RocketMQ ``MessageConst.STRING_HASH_SET``; its client refuses them too.
 RESERVED: Final = frozenset(
     (

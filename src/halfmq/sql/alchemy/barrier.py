@@ -13,13 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from halfmq import limits
+from halfmq.client.branch import TRY
 from halfmq.errors import UnsupportedCombination
 from halfmq.sql.alchemy.declared import Declared, declare
 from halfmq.sql.alchemy.exact_text import exact_text
 from halfmq.sql.alchemy.once_block import Claimed, Claims, once_block
 from halfmq.sql.rules.barrier import (
     BRANCH_CHARS_MAX,
-    TRY,
     BranchCall,
     Step,
     after_own_row,

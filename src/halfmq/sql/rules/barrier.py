@@ -23,12 +23,10 @@ from enum import Enum
 from typing import Final, Protocol
 
 from halfmq import limits
+from halfmq.client.branch import CANCEL, CONFIRM, TRY
 from halfmq.errors import BranchConflict, LateTry, UsageError
 from halfmq.model.ids import is_transaction_id
 
-TRY: Final = "try"
-CONFIRM: Final = "confirm"
-CANCEL: Final = "cancel"
 #: Of these two a branch gets one.
 _OPPOSITE: Final[Mapping[str, str]] = {CONFIRM: CANCEL, CANCEL: CONFIRM}
 OPS: Final = (TRY, CONFIRM, CANCEL)

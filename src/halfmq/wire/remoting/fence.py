@@ -27,9 +27,9 @@ class FenceFields(NamedTuple):
     since: int
 
 
-def fence_ext(fields: FenceFields) -> dict[str, object]:
+def fence_ext(fields: FenceFields) -> dict[str, str]:
     """Ext of the request HMQ_FENCE."""
-    return {EXT_GROUP: fields.group, EXT_ID: fields.tx_id, EXT_SINCE: fields.since}
+    return {EXT_GROUP: fields.group, EXT_ID: fields.tx_id, EXT_SINCE: str(fields.since)}
 
 
 def read_fence(ext: Mapping[str, str]) -> FenceFields | None:

@@ -1,0 +1,74 @@
+"""``Branch``: one call of one participant in a global transaction of Try/Confirm/Cancel, as it travels with messages and requests."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from halfmq.client.message import Message
+from halfmq.errors import UsageError
+from halfmq.model import properties as names
+
+TRY: Final = "try"
+CONFIRM: Final = "confirm"
+CANCEL: Final = "cancel"
+
+_PROPERTIES: Final = {
+    "gid": names.HMQ_TCC_ID, "group": names.HMQ_TCC_GROUP, "branch": names.HMQ_TCC_BRANCH, "op": names.HMQ_TCC_OP,
+    "broker": names.HMQ_TCC_BROKER, "since": names.HMQ_TCC_SINCE,
+}  # fmt: skip
+
+
+class Branch(NamedTuple):
+    """A call of a branch. Give it to ``Barrier.once``.
+
+    ``gid``, ``group``: id and producer group of the global transaction; ``branch``: the branch in it; ``op``: ``try``, ``confirm`` or
+    ``cancel``. ``broker``, ``since``: the broker that has the transaction, and its log position when that began: for ``AsyncClient.fence``.
+    """
+
+    gid: str
+    group: str
+    branch: str
+    op: str
+    broker: str
+    since: int
+
+    @classmethod
+    def of(cls, message: Message) -> "Branch":
+        """The call that ``message`` is.
+
+        Raises:
+            UsageError: it is none; ``t.call`` sends those that are.
+        """
+        return cls._read({name: message.properties.get(of, "") for name, of in _PROPERTIES.items()}, repr(message))
+
+    @classmethod
+    def from_headers(cls, headers: Mapping[str, str]) -> "Branch":
+        """The call that an HTTP request is, made with ``headers()``; the case of names does not matter.
+
+        Raises:
+            UsageError: it is none.
+        """
+        given = {name.lower(): value for name, value in headers.items()}
+        return cls._read({name: given.get(_header(of), "") for name, of in _PROPERTIES.items()}, "the request")
+
+    def headers(self) -> dict[str, str]:
+        """For an HTTP request to the participant: ``{"hmq-tcc-id": ..., ...}``. Proxies drop names with underscores, so there are none."""
+        return {_header(name): value for name, value in self.properties().items()}
+
+    def properties(self) -> dict[str, str]:
+        """For a message to the participant, as ``t.call`` sends it."""
+        return {_PROPERTIES[name]: str(value) for name, value in self._asdict().items()}
+
+    @classmethod
+    def _read(cls, texts: dict[str, str], what: str) -> "Branch":
+        missing = [_PROPERTIES[name] for name, text in texts.items() if not text]
+        since = texts.pop("since")
+        if missing or not (since.isascii() and since.isdigit()):
+            raise UsageError(
+                f"{what} is no call of a branch: it has no {', '.join(missing) or 'position'}",
+                hint="its try is made with t.call, which sends confirm and cancel",
+            )
+        return cls(**texts, since=int(since))
+
+
+def _header(name: str) -> str:
+    return name.lower().replace("_", "-")

@@ -1,0 +1,108 @@
+"""A participant of Try/Confirm/Cancel as a consumer: fences before a cancel, and passes each call through the barrier."""
+
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from halfmq.client.branch import CANCEL, Branch
+from halfmq.client.handler import Handler
+from halfmq.client.log import log
+from halfmq.client.message import Message
+from halfmq.client.outgoing import OutgoingMessage
+from halfmq.client.receipts import COMMITTED, UNDECIDED, Verdict
+from halfmq.errors import HalfmqError, LateTry
+from halfmq.model import properties as names
+
+if TYPE_CHECKING:
+    from halfmq.client.async_client import AsyncClient
+
+#: The first time after which a cancel of an undecided transaction comes again, seconds; it doubles up to the longest.
+LATER_S: Final = 1.0
+LATER_MAX_S: Final = 60.0
+
+
+class BarrierPort(Protocol):
+    """The part of ``halfmq.sql.Barrier`` that a handler uses."""
+
+    def once(self, session: Any, branch: Branch) -> AbstractContextManager[bool] | AbstractAsyncContextManager[bool]:
+        """A block that yields whether the handler is to be called, and commits ``session`` at its end."""
+        ...
+
+
+class BarrierOfMessages:
+    """A barrier in the place of an inbox."""
+
+    def __init__(self, barrier: BarrierPort) -> None:
+        self._barrier = barrier
+
+    def once(
+        self, session: Any, message: Message, *, group: str
+    ) -> AbstractContextManager[bool] | AbstractAsyncContextManager[bool]:
+        """See ``handler.InboxPort``. A branch is confirmed or cancelled once, whichever group reads it."""
+        return self._barrier.once(session, Branch.of(message))
+
+
+class Participant:
+    """Handles a message that is a call of a branch.
+
+    A cancel is dropped if the transaction committed, and put off if it is undecided: sent again to the group's own retry queue, with a delay
+    and as often as necessary, since only attempts of the handler count.
+    """
+
+    def __init__(self, client: "AsyncClient", group: str, handler: Handler) -> None:
+        self._client = client
+        self._group = group
+        self._handler = handler
+
+    async def __call__(self, message: Message) -> None:
+        """The caller acknowledges the message after a normal return. Raises: any exception; the caller hands the message back."""
+        branch = Branch.of(message)
+        if branch.op == CANCEL:
+            state = await self._fenced(branch)
+            if state == COMMITTED:
+                log.debug("%r is dropped: %s committed", message, branch.gid)
+                return
+            if state == UNDECIDED:
+                await self._put_off(message)
+                return
+        try:
+            await self._handler(message)
+        except LateTry as late:
+            log.warning("%r is dropped: %s", message, late)
+
+    async def _fenced(self, branch: Branch) -> Verdict:
+        try:
+            return await self._client.fence(branch.gid, group=branch.group, broker=branch.broker, since=branch.since)
+        except HalfmqError as error:
+            if not error.retriable:
+                raise
+            log.info("%s cannot be fenced now: %s", branch.gid, error)
+            return UNDECIDED
+
+    async def _put_off(self, message: Message) -> None:
+        times = message.properties.get(names.HMQ_TCC_LATER, "0")
+        number = int(times) if times.isdigit() and len(times) < 9 else 0
+        delay_s = min(LATER_S * 2 ** min(number, 16), LATER_MAX_S)
+        log.info("%r waits: its transaction is undecided; again in %g s", message, delay_s)
+        await self._client._send_later(_copy(message, self._group, number + 1, delay_s))
+
+
+def _copy(message: Message, group: str, number: int, delay_s: float) -> OutgoingMessage:
+    """For the retry queue of ``group``, with the id of ``message``."""
+    kept = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
+    own = {
+        names.HMQ_TCC_LATER: str(number),
+        names.RETRY_TOPIC: message.topic,
+        names.ORIGIN_MESSAGE_ID: message.properties.get(names.ORIGIN_MESSAGE_ID) or message.message_id,
+    }
+    return OutgoingMessage(
+        f"%RETRY%{group}",
+        message.body,
+        names.encode({**kept, **own}.items()),
+        message.sharding_key or "",
+        round(delay_s * 1000),
+        message.message_id,
+    )
+
+
+#: What says when and where the message was stored, and what the client writes itself.
+_NOT_COPIED: Final = names.SYSTEM - {names.KEYS, names.TAGS, names.SHARDING_KEY}

@@ -1,0 +1,310 @@
+"""``async with mq.tcc(session, markers=...) as t``: Try/Confirm/Cancel that is finished by delivery, not by a second service.
+
+    t.call   1. a delayed message with the cancel of the branch, due when the block's time is over, is sent and acknowledged
+             2. the try is called; what it reserved is held until its confirm or cancel
+             3. the confirm becomes a message of the block's transaction
+    the end  the half messages, the local COMMIT, the verdict: all confirms become visible at once if and only if it committed
+
+A cancel arrives in any case. Its participant asks the broker first (the fence): if the transaction committed, it drops the cancel; if its
+halves are there and undecided, it waits; if nobody has prepared it, it is rolled back there and then, and the initiator's prepare is
+refused, which comes before its local COMMIT. So an initiator may die, or be paused, at any place.
+
+A block that fails has its transaction fenced, and sends the cancels at once, as a courtesy: else they come when the time is over.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from halfmq.client.branch import CANCEL, CONFIRM, TRY, Branch
+from halfmq.client.log import log
+from halfmq.client.outgoing import OutgoingMessage, checked_topic, compose
+from halfmq.client.receipts import ROLLED_BACK, TransactionReceipt
+from halfmq.client.user_code import RunBlocking, call
+from halfmq.errors import HalfmqError, TransactionRefused, UsageError
+from halfmq.model import properties as names
+
+if TYPE_CHECKING:
+    from halfmq.client.async_client import AsyncClient
+    from halfmq.client.marker_table import TransactionBlock
+
+#: Before the id that a client generates: the id of the transaction must be one that a broker searches, in its log as well.
+_ID_PREFIX: Final = "tcc."
+_TOO_LATE: Final = "its branches are cancelled; begin a new block, and give it more time with timeout="
+
+
+class _Cancel:
+    """What cancels a branch: its call, and the message."""
+
+    def __init__(self, branch: Branch, topic: str, body: object) -> None:
+        self.branch = branch
+        self.topic = topic
+        self.body = body
+
+
+class Branches:
+    """The branches of one block. Its calls are those of ``AsyncClient``, on the client's loop."""
+
+    def __init__(self, client: "AsyncClient", timeout_s: float) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+        self._began_ms = client.clock.monotonic_ms()
+        self.gid = _ID_PREFIX + client.new_transaction_id()
+        #: The broker that has the transaction, once a branch has begun, and the end of its log then.
+        self.broker = ""
+        self._since = 0
+        self._cancels: list[_Cancel] = []
+        #: Branches whose confirm is part of the transaction.
+        self._confirmed: set[str] = set()
+
+    def _left_s(self) -> float:
+        """Raises TransactionRefused: the time is over."""
+        left_s = self._timeout_s - (self._client.clock.monotonic_ms() - self._began_ms) / 1000
+        if left_s <= 0:
+            raise TransactionRefused(
+                f"{self.gid} takes longer than its {self._timeout_s:g} s", standing=ROLLED_BACK, hint=_TOO_LATE
+            )
+        return left_s
+
+    async def begin(self, confirm: str, cancel: str, body: object) -> Branch:
+        """Begin a branch: its cancel is on its way. Returns its try, which may be called now.
+
+        Raises: any exception; the branch must not be tried.
+        """
+        for topic in (confirm, cancel):
+            checked_topic(topic)
+        if not self.broker:
+            await self._find_broker(confirm)
+        number = str(len(self._cancels) + 1)
+        tried = Branch(self.gid, self._client.group, number, TRY, self.broker, self._since)
+        cancelling = _Cancel(tried._replace(op=CANCEL), cancel, body)
+        # From here on the message may be stored, so that the block may only commit with this branch.
+        self._cancels.append(cancelling)
+        await self._send(cancelling, self._left_s())
+        self._left_s()
+        return tried
+
+    async def _find_broker(self, topic: str) -> None:
+        self.broker, self._since = await self._client._place_of_tcc(topic)
+
+    async def _send(self, cancelling: _Cancel, delay_s: float) -> None:
+        message = compose(
+            cancelling.topic,
+            cancelling.body,
+            key=self.gid,
+            delay=delay_s or None,
+            properties=cancelling.branch.properties(),
+        )
+        await self._client.send(cancelling.topic, message)
+
+    def confirm(self, tried: Branch) -> Branch:
+        """The confirm of a branch whose try has returned."""
+        self._confirmed.add(tried.branch)
+        return tried._replace(op=CONFIRM)
+
+    def refuse_unfinished(self) -> None:
+        """Raise UsageError if a branch may be tried and has no confirm: a commit would drop its cancel, too."""
+        for one in self._cancels:
+            if one.branch.branch not in self._confirmed:
+                raise UsageError(
+                    f"the call of branch {one.branch.branch} of {self.gid} has failed, so that the block cannot commit",
+                    hint="let the exception leave the block; its branches are cancelled",
+                )
+
+    def refuse_incomplete(self, messages: Sequence[OutgoingMessage]) -> None:
+        """Raise UsageError if the confirm of a branch is not among the ``messages`` of the transaction."""
+        sent = {names.find(message.properties, names.HMQ_TCC_BRANCH) for message in messages}
+        if missing := [branch for branch in sorted(self._confirmed) if branch.encode() not in sent]:
+            raise UsageError(
+                f"the confirm of branch {', '.join(missing)} of {self.gid} was rolled back with its savepoint",
+                hint="t.call outside of session.begin_nested()",
+            )
+
+    async def cancel_now(self) -> None:
+        """The block has failed: cancel what was begun, instead of when the time is over. Does what it can."""
+        if not self._cancels:
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                state = await self._client.fence(
+                    self.gid, group=self._client.group, broker=self.broker, since=self._since
+                )
+                if state == ROLLED_BACK:
+                    for one in self._cancels:
+                        await self._send(one, 0.0)
+        except (HalfmqError, TimeoutError) as error:
+            log.info("%s is cancelled when its time is over, not now: %s", self.gid, error)
+
+
+class _Calls:
+    """The calls of a client, of either face, for one block: its id, its broker."""
+
+    def __init__(self, client: Any, branches: Branches) -> None:
+        self._client = client
+        self._branches = branches
+        self.group = client.group
+        self.commit = client.commit
+        self.rollback = client.rollback
+
+    def new_transaction_id(self) -> str:
+        return self._branches.gid
+
+    def prepare(self, messages: Sequence[OutgoingMessage], **named: Any) -> Any:
+        """A coroutine, if that of the client is one."""
+        self._branches.refuse_incomplete(messages)
+        return self._client.prepare(messages, broker=self._branches.broker, **named)
+
+
+class _Block:
+    """What both faces have."""
+
+    def __init__(self, session: Any, branches: Branches) -> None:
+        self._session = session
+        self._branches = branches
+        self._tx: TransactionBlock | None = None
+
+    @property
+    def id(self) -> str:
+        """The global transaction id, which is that of the messages."""
+        return self._branches.gid
+
+    @property
+    def receipt(self) -> TransactionReceipt | None:
+        """After the block: the broker's receipt for COMMIT, or None if no receipt has arrived, or nothing was sent."""
+        return None if self._tx is None else self._tx.receipt
+
+    def send(self, topic: str, body: object, **named: Any) -> None:
+        """A further message of the transaction; arguments as for ``tx.send``."""
+        self._opened().send(topic, body, **named)
+
+    def _opened(self) -> "TransactionBlock":
+        if self._tx is None:
+            raise UsageError("the block is not open", hint="async with mq.tcc(session, markers=markers) as t:")
+        return self._tx
+
+    def _refuse_savepoint(self) -> None:
+        self._opened()
+        nested = getattr(self._session, "in_nested_transaction", None)
+        if nested is not None and nested():
+            raise UsageError(
+                "the session is inside a savepoint, and a try cannot be rolled back with it",
+                hint="t.call outside of session.begin_nested()",
+            )
+
+    def _add_confirm(self, tried: Branch, topic: str, body: object) -> None:
+        confirm = self._branches.confirm(tried)
+        self._opened().send(topic, body, key=self.id, properties=confirm.properties())
+
+    def _refusal(self) -> UsageError | None:
+        try:
+            self._branches.refuse_unfinished()
+        except UsageError as refused:
+            return refused
+        return None
+
+    def _clear(self, refused: TransactionRefused) -> TransactionRefused:
+        return TransactionRefused(
+            f"{self.id} was rolled back before it was prepared: {refused}", standing=refused.standing, hint=_TOO_LATE
+        )
+
+
+class AsyncTcc(_Block):
+    """The block of ``AsyncClient.tcc``."""
+
+    def __init__(
+        self,
+        client: "AsyncClient",
+        session: Any,
+        timeout_s: float,
+        bind: Callable[[Any], "AbstractAsyncContextManager[TransactionBlock]"],
+        run_blocking: RunBlocking,
+    ) -> None:
+        super().__init__(session, Branches(client, timeout_s))
+        self._run_blocking = run_blocking
+        self._inner = bind(_Calls(client, self._branches))
+
+    async def __aenter__(self) -> Self:
+        self._tx = await self._inner.__aenter__()
+        return self
+
+    async def call(self, try_: Callable[..., Any], body: object, *, confirm: str, cancel: str) -> Any:
+        """Call ``try_(branch, body)``, a coroutine function or a plain one, and return its result.
+
+        ``confirm``, ``cancel``: topics; each gets ``body`` if the block commits, or if it does not. Give the participant the ``branch``: as
+        ``branch.headers()`` of a request, or itself. A try that raises, also because its answer is lost, makes the block fail.
+
+        Raises: any exception of ``try_``. SendTimeout, ConnectError and others of ``send``: it was not called. TransactionRefused: the time
+            of the block is over.
+        """
+        self._refuse_savepoint()
+        tried = await self._branches.begin(confirm, cancel, body)
+        result = await call(self._run_blocking, try_, tried, body)
+        self._add_confirm(tried, confirm, body)
+        return result
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        refused = self._refusal() if error is None else None
+        try:
+            if refused is not None:
+                await self._inner.__aexit__(type(refused), refused, None)
+                raise refused
+            await self._inner.__aexit__(kind, error, traceback)
+        except TransactionRefused as late:
+            await self._branches.cancel_now()
+            raise self._clear(late) from late
+        except Exception:
+            await self._branches.cancel_now()
+            raise
+        if isinstance(error, Exception):
+            await self._branches.cancel_now()
+
+
+class BlockingTcc(_Block):
+    """The block of ``Client.tcc``: the same, blocking. ``run`` runs a coroutine on the client's loop."""
+
+    def __init__(
+        self,
+        client: Any,
+        asynchronous: "AsyncClient",
+        session: Any,
+        timeout_s: float,
+        bind: Callable[[Any], "AbstractContextManager[TransactionBlock]"],
+        run: Callable[[Any], Any],
+    ) -> None:
+        super().__init__(session, Branches(asynchronous, timeout_s))
+        self._run = run
+        self._inner = bind(_Calls(client, self._branches))
+
+    def __enter__(self) -> Self:
+        self._tx = self._inner.__enter__()
+        return self
+
+    def call(self, try_: Callable[..., Any], body: object, *, confirm: str, cancel: str) -> Any:
+        """See ``AsyncTcc.call``. ``try_`` is a plain function, called in this thread."""
+        self._refuse_savepoint()
+        tried = self._run(self._branches.begin(confirm, cancel, body))
+        result = try_(tried, body)
+        self._add_confirm(tried, confirm, body)
+        return result
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        refused = self._refusal() if error is None else None
+        try:
+            if refused is not None:
+                self._inner.__exit__(type(refused), refused, None)
+                raise refused
+            self._inner.__exit__(kind, error, traceback)
+        except TransactionRefused as late:
+            self._run(self._branches.cancel_now())
+            raise self._clear(late) from late
+        except Exception:
+            self._run(self._branches.cancel_now())
+            raise
+        if isinstance(error, Exception):
+            self._run(self._branches.cancel_now())
