@@ -27,24 +27,26 @@ LINES_MAX = 80
 RUN_MAX_S = 120
 KILLS = amount(gate=1, everything=5, variable="HALFMQ_EXAMPLE_KILLS")
 #: Orders of the first run of which consumers are to hear: it places 5, of which the last one is not paid for in the state table; here
-#: one has no goods, and the card of another one is refused.
-ORDERS = {"state_table": 4, "compensation": 3}
+#: one has no goods, and the card of another one is refused. The same of TCC: no goods for one, no money for another.
+ORDERS = {"state_table": 4, "compensation": 3, "tcc": 3}
 #: Database and statement of those orders, and of what the last consumer did because of them.
 _ORDERS_OF = {
     "state_table": ("orders", "SELECT id FROM orders WHERE state = 'paid'"),
     "compensation": ("bank", "SELECT id FROM bank WHERE state = 'paid'"),
     "coordinator": ("bank", "SELECT id FROM credits"),
+    "tcc": ("orders", "SELECT gid FROM orders"),
 }
 _EFFECTS_OF = {
     "compensation": ("orders", "SELECT id FROM shop WHERE state = 'paid'"),
     "coordinator": ("invoices", "SELECT id FROM notices"),
+    "tcc": ("bank", "SELECT gid FROM bank WHERE state = 'done'"),
 }
 #: Prepared transactions, which SQLite has not.
 _NEEDS_A_SERVER = {"coordinator"}
 #: Program -> the fixture of its target; of the others it is a halfmq broker.
 _TARGET_OF = {"to_rabbitmq": "rabbit", "to_kafka": "kafka", "to_rocketmq": "rocket_target"}
 _MARKS_OF = {one.values[0]: one.marks for one in TARGETS}
-_NAMES = ("half_message", "outbox", "fallback", "state_table", "compensation", "coordinator", *_TARGET_OF)
+_NAMES = ("half_message", "outbox", "fallback", "state_table", "compensation", "coordinator", "tcc", *_TARGET_OF)
 
 
 def _first_database(name: str) -> str:
