@@ -42,6 +42,7 @@ _PIPELINES: Final = "tests/spark/test_pipelines.py"
 _GUIDE: Final = By("tests/spark/test_guide.py::test_the_guide_prints_what_it_shows")
 _CLUSTER: Final = Not("needs the machines of a cluster; tests/spark/test_clusters.py starts one on this machine")
 _TUTORIALS: Final = By("tests/documents/test_tutorials.py::test_what_the_reader_does_and_sees")
+_TCC: Final = Not("the parts of examples/tcc.py, which tests/outbox/test_examples.py runs")
 _DRAWING: Final = Not("a drawing of bytes and files, no program")
 
 BLOCKS: Final[dict[str, Rows]] = {
@@ -141,6 +142,10 @@ BLOCKS: Final[dict[str, Rows]] = {
         (f"{EACH}text", _GUIDE),
     ),
     "docs/storage-format.md": ((EACH, _DRAWING),),
+    "docs/tcc.md": (
+        ("with mq.tcc(session", _TCC),
+        ("def reserve(", _TCC),
+    ),
     "docs/transactions.md": (
         ("stateDiagram-v2", By("tests/unit/core/transaction/test_transactions_page.py::test_the_page_is_what_the_code_says")),
         ("halfmq tx limits orders --check-limit 15", _COMMANDS),

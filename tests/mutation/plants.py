@@ -40,6 +40,10 @@ _ONE_END: Final = "A message is handled, compensated, or a dead letter."
 _FOUND: Final = "A verdict that contradicts the database is found."
 _STAYS: Final = "A finding stays."
 _KEPT: Final = "A marker is kept until it was compared."
+_ALL_OR_NONE: Final = "All or none."
+_ONE_END: Final = "A branch is tried once, and confirmed or cancelled once, never both."
+_LATE_TRY: Final = "A late try is refused."
+_FENCE: Final = "A fence stands."
 
 PLANTS: Final = (
     # --- 1, agreement
@@ -1797,6 +1801,111 @@ PLANTS: Final = (
         "client/app.py",
         "            message.ack()\n            return\n    log.error(",
         "            message.ack()\n    log.error(",
+    # --- try, confirm, cancel: by the promises of that section
+    Plant(
+        "cancel-without-fence",
+        _ALL_OR_NONE,
+        "a participant cancels without asking what the transaction is",
+        "client/participant.py",
+        "        if branch.op == CANCEL:\n",
+        "        if branch.op == CANCEL and not self._group:\n",
+    ),
+    Plant(
+        "cancel-while-undecided",
+        _ALL_OR_NONE,
+        "a participant drops the cancel of a transaction that is undecided",
+        "client/participant.py",
+        "                await self._put_off(message)\n",
+        "",
+    ),
+    Plant(
+        "commit-after-a-failed-try",
+        _ALL_OR_NONE,
+        "a block commits although the application has caught the exception of a try, which may have held something",
+        "client/tcc.py",
+        "            if one.branch.branch not in self._confirmed:\n",
+        "            if one.branch.branch not in self._confirmed and not self._client:\n",
+    ),
+    Plant(
+        "try-before-its-cancel",
+        _ALL_OR_NONE,
+        "a branch is tried before its cancel is on its way",
+        "client/tcc.py",
+        "        await self._send(cancelling, self._left_s())\n",
+        "",
+    ),
+    Plant(
+        "repeated-call-runs",
+        _ONE_END,
+        "a confirm that is delivered again is handled again",
+        "sql/rules/barrier.py",
+        "    return is_new\n",
+        "    return True\n",
+    ),
+    Plant(
+        "confirmed-and-cancelled",
+        _ONE_END,
+        "a branch that was confirmed is cancelled as well",
+        "sql/rules/barrier.py",
+        "    if opposite_there:\n",
+        "    if opposite_there and not call.gid:\n",
+    ),
+    Plant(
+        "empty-cancel-forgets-its-row",
+        _LATE_TRY,
+        "a cancel of what was not tried leaves nothing behind",
+        "sql/alchemy/barrier.py",
+        "            case Step.KEEP_ROW:\n                return Claimed(False, self._row(branch, TRY))",
+        "            case Step.KEEP_ROW:\n                connection.execute(delete(self.table).where(self._row(branch, TRY)))\n"
+        "                return Claimed(False, None)",
+    ),
+    Plant(
+        "late-try-runs",
+        _LATE_TRY,
+        "a try that arrives after its cancel holds something",
+        "sql/rules/barrier.py",
+        '        case "try" if is_new:\n',
+        '        case "try" if is_new or reason == CANCEL:\n',
+    ),
+    Plant(
+        "late-try-is-told-success",
+        _LATE_TRY,
+        "a try that arrives after its cancel is taken for a repeated one, as dtm does",
+        "sql/rules/barrier.py",
+        '        case "try" if reason == CANCEL:\n',
+        '        case "try" if reason == CANCEL and not call.gid:\n',
+    ),
+    Plant(
+        "fence-lost-by-a-restart",
+        _FENCE,
+        "a fence is not in the index of settled ids, so that its id is new once memory has forgotten it",
+        "store/indexes.py",
+        "        self._not_unique_ids.difference_update(halves)\n        self.settled_ids.add(record)\n",
+        "        self._not_unique_ids.difference_update(halves)\n        if halves:\n            self.settled_ids.add(record)\n",
+    ),
+    Plant(
+        "fence-overrules-the-initiator",
+        _FENCE,
+        "a fence rolls back a transaction that is prepared",
+        "core/transaction/fence.py",
+        "        if tx_id in group.undecided:\n",
+        "        if tx_id in group.undecided and not tx_id:\n",
+    ),
+    Plant(
+        "fence-past-retention",
+        _FENCE,
+        "a transaction whose verdict may have been trimmed is fenced, which gives it a second one",
+        "core/transaction/fence.py",
+        "    if command.since < state.log_start:\n",
+        "    if command.since < 0:\n",
+    ),
+    Plant(
+        "fence-of-generated-ids",
+        _FENCE,
+        "an id that a client generated is fenced, and new again once memory has forgotten it",
+        "broker/services/fences.py",
+        "        if not problem and is_generated_id(tx_id):\n",
+        "        if not problem and not tx_id and is_generated_id(tx_id):\n",
     ),
 )
 

@@ -9,7 +9,13 @@ from tests.mutation.hunters import ROOT
 from tests.mutation.plants import PLANTS, OutOfDate, Plant, planted
 
 #: Sections of docs/promises.md whose promises have titles and no numbers.
-_TITLED = ("The outbox and its relay", "Coordinators", "Handlers that send, and compensation", "Damage")
+_TITLED = (
+    "The outbox and its relay",
+    "Coordinators",
+    "Handlers that send, and compensation",
+    "Damage",
+    "Try, confirm, cancel",
+)
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)

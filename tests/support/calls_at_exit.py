@@ -134,6 +134,8 @@ CALLS: Final[dict[type, dict[str, Call]]] = {
         "finish": lambda held: held.mq.finish(held.prepared, Outcome.UNKNOWN),
         "begin": lambda held: held.mq.begin(),
         "transaction": lambda held: held.mq.transaction(held.sessions(), markers=held.markers),
+        "tcc": lambda held: held.mq.tcc(held.sessions(), markers=held.markers),
+        "fence": lambda held: held.mq.fence("tcc.1", group="g", broker="halfmq", since=0),
         "send_in_transaction": lambda held: held.mq.send_in_transaction(TOPIC, b"x", listener=Listener()),
         "add_listener": lambda held: held.mq.add_listener(Listener()),
         "add_check": lambda held: held.mq.add_check("c", lambda _: Outcome.UNKNOWN),

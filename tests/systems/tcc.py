@@ -271,9 +271,11 @@ class Shop:
         *,
         timeout_s: float = TIMEOUT_S,
         fails: bool = False,
+        late_s: float = 0,
         before_end: Callable[[], Awaitable[Any]] | None = None,
     ) -> tuple[str, BaseException | None]:
-        """One order. Returns its global id, and what its block raised. ``fails``: the application raises at its end."""
+        """One order. Returns its global id, and what its block raised. ``fails``: the application raises at its end. ``late_s``: the first
+        try arrives so much later than the shop waits."""
         client = await self.start()
         client.faults = faults
         gid = ""
@@ -283,7 +285,7 @@ class Shop:
                 await session.execute(insert(self.orders).values(gid=t.id))
                 for participant in participants:
                     await t.call(
-                        _faulty_try(participant, faults),
+                        _faulty_try(participant, faults, late_s),
                         {"order": t.id},
                         confirm=participant.confirm,
                         cancel=participant.cancel,
@@ -312,7 +314,13 @@ class _Sorry(Exception):
     pass
 
 
-def _faulty_try(participant: Participant, faults: Faults | None) -> Callable[[Branch, object], Awaitable[str]]:
+#: Tries that arrive later than their caller waits.
+LATE: set["asyncio.Task[str]"] = set()
+
+
+def _faulty_try(
+    participant: Participant, faults: Faults | None, late_s: float
+) -> Callable[[Branch, object], Awaitable[str]]:
     """What the shop calls: the participant over a network that may fail."""
 
     async def called(branch: Branch, body: object) -> str:
@@ -320,6 +328,14 @@ def _faulty_try(participant: Participant, faults: Faults | None) -> Callable[[Br
         def call() -> Awaitable[str]:
             return asyncio.ensure_future(asyncio.shield(participant.try_(branch, body)))
 
+        async def arrive() -> str:
+            await asyncio.sleep(late_s)
+            return await participant.try_(branch, body)
+
+        if late_s:
+            LATE.add(task := asyncio.ensure_future(arrive()))
+            task.add_done_callback(LATE.discard)
+            lost()
         return await (call() if faults is None else faults.at("try called", call, lost))
 
     return called

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from halfmq.errors import TransactionRefused
+from tests.documents.pages import table
 from tests.support.faults import Faults, Once
 from tests.support.served import Served
 from tests.support.waiting import soon, until
@@ -108,8 +109,19 @@ def once(name: str, fault: str) -> Any:
     return lambda at: left.pop() if at == name and left else ""
 
 
+#: They wait 10 s for the broker's redelivery.
+_SLOW: Final = {
+    ("confirm delivered", "connection cut"),
+    ("confirm delivered", "answer lost"),
+    ("confirm handled", "connection cut"),
+}
+CELLS: Final = [
+    pytest.param(*cell, marks=pytest.mark.thorough if cell in _SLOW else ()) for cell in product(TABLE, FAULTS)
+]
+
+
 @pytest.mark.parametrize("driver", on_databases())
-@pytest.mark.parametrize(("step", "fault"), [*product(TABLE, FAULTS)])
+@pytest.mark.parametrize(("step", "fault"), CELLS)
 async def test_all_databases_agree_whatever_fails_at_a_step(system: System, step: str, fault: str) -> None:
     faults: Faults | None = None
     match step:
@@ -127,6 +139,11 @@ async def test_all_databases_agree_whatever_fails_at_a_step(system: System, step
     system.shop.draw = lambda _: ""
     expected = TABLE[step][FAULTS.index(fault)]
     assert await system.outcome(gid) == expected, raised
+
+
+def test_the_page_says_what_the_tests_show() -> None:
+    shown = {row["step"]: tuple(row[fault] for fault in FAULTS) for row in table("docs/tcc.md", "What fails")}
+    assert shown == TABLE
 
 
 @pytest.mark.parametrize("driver", on_databases())

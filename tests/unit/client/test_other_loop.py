@@ -86,6 +86,8 @@ CALLS: dict[type, dict[str, Call]] = {
         "transaction": lambda held: called(
             lambda: held.mq.transaction(None, markers=Markers(), checked_elsewhere=True)
         ),
+        "tcc": lambda held: called(lambda: held.mq.tcc(None, markers=Markers(), checked_elsewhere=True)),
+        "fence": lambda held: held.mq.fence("tcc.1", group="g", broker="b", since=0),
         "relay": lambda held: called(lambda: held.mq.relay(None, None)),
         "send_in_transaction": lambda held: held.mq.send_in_transaction("t", b"x", listener=Listener()),
         "add_listener": lambda held: called(lambda: held.mq.add_listener(Listener())),

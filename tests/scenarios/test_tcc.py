@@ -1,0 +1,265 @@
+"""A block of Try/Confirm/Cancel and its participant, on both faces of the client: what is sent, in which order, and what is refused."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, MetaData, String, Table, create_engine, insert, select
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+from tests.support.in_process import Running, serving
+from tests.support.waiting import until
+
+from halfmq import App, AsyncClient, Branch, Client, Message, UnsupportedCombination, compose
+from halfmq.client import participant
+from halfmq.errors import RequestFailed, TransactionRefused, UsageError
+from halfmq.model.settings import BrokerSettings
+from halfmq.sql import Barrier, Inbox, MarkerTable
+
+QUICK = BrokerSettings(check_immunity_ms=40, check_interval_ms=40, check_interval_max_ms=80, default_topic_queues=1)
+TOPICS = {"confirm": "stock-confirm", "cancel": "stock-cancel"}
+
+
+class World:
+    """A shop, and stock that holds for it."""
+
+    def __init__(self, running: Running, directory: Path, face: str) -> None:
+        self.running, self.face = running, face
+        self.url = f"rocketmq://127.0.0.1:{running.ports.names}"
+        tables = MetaData()
+        self.orders = Table("orders", tables, Column("gid", String(64), primary_key=True))
+        self.markers = MarkerTable(tables, min_age_s=0, lock_wait_ms=100)
+        self.path = directory / "shop.db"
+        self.engine = create_engine(f"sqlite:///{self.path}")
+        tables.create_all(self.engine)
+        self.tables = MetaData()
+        self.barrier = Barrier(self.tables)
+        self.stock = create_engine(f"sqlite:///{directory}/stock.db")
+        self.tables.create_all(self.stock)
+        self.sessions = sessionmaker(self.stock)
+        self.app = App(self.url, group="stock", sessions=self.sessions)
+        #: Calls that had an effect, by op; and those that the participant refused.
+        self.done: list[tuple[str, str]] = []
+        #: Called with each message before its effect.
+        self.before: Callable[[Message], None] = lambda _: None
+        self.app.consumer([*TOPICS.values()], group="stock", barrier=self.barrier, retries=1)(self.handle)
+
+    def handle(self, message: Message, session: Session) -> None:
+        self.before(message)
+        branch = Branch.of(message)
+        assert message.json() == {"article": 7}
+        self.done.append((branch.gid, branch.op))
+
+    def try_(self, branch: Branch, body: Any) -> str:
+        branch = Branch.from_headers({name.title(): value for name, value in branch.headers().items()})
+        with self.sessions() as session, self.barrier.once(session, branch) as first:
+            if first:
+                self.done.append((branch.gid, branch.op))
+        return "held"
+
+    async def order(self, body: Callable[[Any, Callable[[], Any]], Any], **options: Any) -> str:
+        """A block with ``body(session, call)``, which calls the try with ``call()``. Returns the id; raises what the block raises."""
+        gids: list[str] = []
+        if self.face == "blocking":
+
+            def block() -> None:
+                with Client(self.url, group="shop") as mq:
+                    mq.answer_checks(self.markers, sessionmaker(self.engine))
+                    with Session(self.engine) as session, mq.tcc(session, markers=self.markers, **options) as t:
+                        gids.append(t.id)
+                        session.execute(insert(self.orders).values(gid=t.id))
+                        body(session, lambda: t.call(self.try_, {"article": 7}, **TOPICS))
+
+            await asyncio.to_thread(block)
+            return gids[0]
+        engine = create_async_engine(f"sqlite+aiosqlite:///{self.path}")
+        try:
+            async with AsyncClient(self.url, group="shop") as mq:
+                mq.answer_checks(self.markers, async_sessionmaker(engine))
+                async with AsyncSession(engine) as session, mq.tcc(session, markers=self.markers, **options) as t:
+                    gids.append(t.id)
+                    await session.execute(insert(self.orders).values(gid=t.id))
+                    loop = asyncio.get_running_loop()
+
+                    def call() -> Any:
+                        work = t.call(self.try_, {"article": 7}, **TOPICS)
+                        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+                    await asyncio.to_thread(body, session, call)
+        finally:
+            await engine.dispose()
+        return gids[0]
+
+    def gids(self) -> list[str]:
+        with self.engine.connect() as connection:
+            return list(connection.scalars(select(self.orders.c.gid)))
+
+    def ops(self) -> list[str]:
+        return [op for _, op in self.done]
+
+    def rows(self) -> list[tuple[str, str]]:
+        with self.stock.connect() as connection:
+            rows = self.barrier.table.c
+            return [tuple(row) for row in connection.execute(select(rows.op, rows.reason).order_by(rows.op))]
+
+
+@pytest.fixture(params=["async", "blocking"])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    async with serving(tmp_path / "broker", settings=QUICK) as running:
+        made = World(running, tmp_path, request.param)
+        yield made
+        made.engine.dispose()
+        made.stock.dispose()
+
+
+async def test_a_block_that_commits_confirms_and_drops_the_cancel_that_comes_later(world: World) -> None:
+    results: list[str] = []
+    async with world.app.run():
+        gid = await world.order(lambda _, call: results.append(call()), timeout=0.5)
+        await until(lambda: world.ops() == ["try", "confirm"])
+        fenced = await world.app.client().fence(
+            gid, group="shop", broker=world.running.state.settings.broker_name, since=0
+        )
+        assert fenced == "COMMITTED"
+        # The cancel of a block that fails is sent at once, after that of the first is due.
+        await until(lambda: not world.running.state.delayed, "the delayed cancel")
+        with pytest.raises(ZeroDivisionError):
+            await world.order(lambda _, call: (call(), 1 / 0))
+        await until(lambda: world.ops()[2:] == ["try", "cancel"])
+    assert results == ["held"]
+    assert (world.gids(), world.rows()) == (
+        [gid],
+        [("cancel", "cancel"), ("confirm", "confirm"), ("try", "try"), ("try", "try")],
+    )
+
+
+async def test_the_cancel_is_on_its_way_before_the_try_is_called(world: World) -> None:
+    """An initiator that dies in the try: nothing but the cancel is there, and it is delayed."""
+    seen: list[int] = []
+    world.try_ = lambda branch, body: seen.append(len(world.running.state.delayed))  # type: ignore[method-assign, assignment]
+    await world.order(lambda _, call: call())
+    assert seen == [1]
+
+
+async def test_a_failed_try_that_the_application_catches_fails_the_block_nevertheless(world: World) -> None:
+    """It may have held something, and a commit would drop its cancel."""
+
+    def answer_is_lost(branch: Branch, body: Any) -> None:
+        World.try_(world, branch, body)
+        raise ConnectionError
+
+    world.try_ = answer_is_lost  # type: ignore[method-assign, assignment]
+
+    def body(_: Any, call: Callable[[], Any]) -> None:
+        with pytest.raises(ConnectionError):
+            call()
+
+    async with world.app.run():
+        with pytest.raises(UsageError, match="cannot commit"):
+            await world.order(body)
+        await until(lambda: world.ops() == ["try", "cancel"])
+    assert world.gids() == []
+
+
+async def test_a_block_that_takes_longer_than_its_time_is_rolled_back(world: World) -> None:
+    def body(_: Any, call: Callable[[], Any]) -> None:
+        call()
+        asyncio.run(until(lambda: world.ops() == ["try", "cancel"], "the cancel of the time"))
+
+    async with world.app.run():
+        with pytest.raises(TransactionRefused, match="before it was prepared"):
+            await world.order(body, timeout=0.3)
+        with pytest.raises(TransactionRefused, match="takes longer than its"):
+            await world.order(lambda _, call: call(), timeout=0.000_001)
+    assert world.gids() == []
+
+
+@pytest.mark.parametrize("world", ["blocking"], indirect=True)
+async def test_a_try_cannot_be_in_a_savepoint(world: World) -> None:
+    def body(session: Any, call: Callable[[], Any]) -> None:
+        with session.begin_nested():
+            call()
+
+    with pytest.raises(UsageError, match="savepoint"):
+        await world.order(body)
+    assert (world.gids(), world.ops()) == ([], [])
+
+
+async def test_the_cancel_of_an_undecided_transaction_waits_and_is_no_attempt(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More often than a handler may fail, until the initiator is back. Method: halves without a verdict, and nobody who answers checks."""
+    monkeypatch.setattr(participant, "LATER_S", 0.02)
+    monkeypatch.setattr(participant, "LATER_MAX_S", 0.02)
+    fences: list[str] = []
+    fence = world.app.client().fence
+
+    async def counted(tx_id: str, **named: Any) -> Any:
+        fences.append(tx_id)
+        return await fence(tx_id, **named)
+
+    world.app.client().fence = counted  # type: ignore[method-assign]
+    attempts: list[int] = []
+    world.before = lambda message: attempts.append(message.attempt)
+    name = world.running.state.settings.broker_name
+    tried = Branch("tcc.1", "shop", "1", "try", name, 0)
+    world.try_(tried, None)
+    async with AsyncClient(world.url, group="shop") as mq, world.app.run():
+        prepared = await mq.prepare([compose("stock-confirm", b"{}")], tx_id="tcc.1", broker=name)
+        await mq.send(
+            "stock-cancel", {"article": 7}, key="k", tag="t", properties=tried._replace(op="cancel").properties()
+        )
+        await until(lambda: len(fences) >= 5)
+        await mq.rollback(prepared)
+        await until(lambda: world.ops() == ["try", "cancel"])
+        assert attempts == [1]
+        async with mq.consumer("%DLQ%stock", group="looks") as dead:
+            assert await dead.get(0.05) is None
+
+
+async def test_a_participant_is_told_what_it_must_not_do(world: World, tmp_path: Path) -> None:
+    app = App(world.url, group="g", sessions=world.sessions)
+    with pytest.raises(UnsupportedCombination, match="an inbox or a barrier"):
+        app.consumer("t", group="g", barrier=world.barrier, inbox=Inbox(MetaData()))
+    with pytest.raises(UnsupportedCombination, match="on_dead"):
+        app.consumer("t", group="g", barrier=world.barrier, on_dead=lambda message, session: None)
+    with pytest.raises(UsageError, match="is no barrier"):
+        app.consumer("t", group="g", barrier=object())(lambda message, session: None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="barrier and no sessions"):
+        App(world.url, group="g").consumer("t", group="g", barrier=world.barrier)(lambda message, session: None)
+    with pytest.raises(UsageError, match="0 marker tables"):
+        app.tcc(None)
+    assert world.barrier in world.app.declared()
+
+
+async def test_a_try_as_a_message_that_is_late_is_dropped(world: World) -> None:
+    name = world.running.state.settings.broker_name
+    tried = Branch("tcc.1", "shop", "1", "try", name, 0)
+    async with AsyncClient(world.url, group="shop") as mq, world.app.run():
+        await mq.send("stock-cancel", {"article": 7}, properties=tried._replace(op="cancel").properties())
+        await until(lambda: world.rows() == [("try", "cancel")])
+        await mq.send("stock-confirm", {"article": 7}, properties=tried.properties())
+        other = tried._replace(gid="tcc.2")
+        await mq.send("stock-confirm", {"article": 7}, properties=other.properties())
+        await until(lambda: world.done == [("tcc.2", "try")])
+        assert world.rows()[0] == ("try", "cancel")
+
+
+async def test_a_fence_past_retention_cancels_nothing(world: World) -> None:
+    world.running.state.log_start += 1
+    async with AsyncClient(world.url, group="shop") as mq:
+        with pytest.raises(RequestFailed, match="past retention"):
+            await mq.fence("tcc.1", group="shop", broker=world.running.state.settings.broker_name, since=0)
+
+
+def test_headers_and_properties_say_which_call_it_is() -> None:
+    branch = Branch("tcc.1", "shop", "2", "cancel", "broker-a", 4_096)
+    assert Branch.from_headers({name.upper(): value for name, value in branch.headers().items()}) == branch
+    assert all("_" not in name for name in branch.headers())
+    for name in branch.headers():
+        with pytest.raises(UsageError, match="no call of a branch"):
+            Branch.from_headers({**branch.headers(), name: ""})
+    with pytest.raises(UsageError, match="position"):
+        Branch.from_headers({**branch.headers(), "hmq-tcc-since": "-1"})
