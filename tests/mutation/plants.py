@@ -41,7 +41,7 @@ _FOUND: Final = "A verdict that contradicts the database is found."
 _STAYS: Final = "A finding stays."
 _KEPT: Final = "A marker is kept until it was compared."
 _ALL_OR_NONE: Final = "All or none."
-_ONE_END: Final = "A branch is tried once, and confirmed or cancelled once, never both."
+_ONE_CALL: Final = "A branch is tried once, and confirmed or cancelled once, never both."
 _LATE_TRY: Final = "A late try is refused."
 _FENCE: Final = "A fence stands."
 
@@ -1801,6 +1801,7 @@ PLANTS: Final = (
         "client/app.py",
         "            message.ack()\n            return\n    log.error(",
         "            message.ack()\n    log.error(",
+    ),
     # --- try, confirm, cancel: by the promises of that section
     Plant(
         "cancel-without-fence",
@@ -1836,7 +1837,7 @@ PLANTS: Final = (
     ),
     Plant(
         "repeated-call-runs",
-        _ONE_END,
+        _ONE_CALL,
         "a confirm that is delivered again is handled again",
         "sql/rules/barrier.py",
         "    return is_new\n",
@@ -1844,7 +1845,7 @@ PLANTS: Final = (
     ),
     Plant(
         "confirmed-and-cancelled",
-        _ONE_END,
+        _ONE_CALL,
         "a branch that was confirmed is cancelled as well",
         "sql/rules/barrier.py",
         "    if opposite_there:\n",

@@ -26,6 +26,7 @@ from halfmq.model.checksum import crc32
 from halfmq.testing.history.events import (
     Answered,
     AnyEvent,
+    BranchWritten,
     CheckReceived,
     CheckUnanswered,
     EndAsked,
@@ -511,8 +512,26 @@ class World:
                 )
             )
 
+    def write_branches(self, transaction: _Transaction) -> None:
+        """What participants of Try/Confirm/Cancel did because of it, if it is a global transaction."""
+        rng = random.Random(f"branches of {transaction.group} {transaction.tx}")
+        if rng.random() > 0.1:
+            return
+        for branch in range(rng.choice((1, 2, 3))):
+            calls = (
+                ("try", "confirm") if transaction.truth == COMMITTED else rng.choice((("try", "cancel"), ("empty",)))
+            )
+            for call in calls:
+                self.events.append(
+                    BranchWritten(
+                        t_us=self.now, by="stock", group=transaction.group, tx=transaction.tx, branch=str(branch),
+                        call=call,  # type: ignore[arg-type]
+                    )
+                )  # fmt: skip
+
     def local(self, transaction: _Transaction) -> None:
         transaction.known = True
+        self.write_branches(transaction)
         self.write_local(transaction)
         if self.rng.random() < self.o.operators and transaction.group != "dead":
             verdict = self.rng.choice((COMMITTED, ROLLED_BACK))

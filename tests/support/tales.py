@@ -6,6 +6,7 @@ from halfmq.testing.history import Report, check_events
 from halfmq.testing.history.events import (
     Answered,
     AnyEvent,
+    BranchWritten,
     CheckReceived,
     EndAsked,
     Fault,
@@ -69,6 +70,9 @@ class Tale:
 
     def written(self, message: str = "M", tx: str = "T", group: str = "g", **fields: Any) -> None:
         self.add(OutboxWritten, group=group, tx=tx, message=message, topic=TOPIC, **fields)
+
+    def branch(self, branch: str, call: Any, tx: str = "T", group: str = "g") -> None:
+        self.add(BranchWritten, group=group, tx=tx, branch=branch, call=call)
 
     def decided(self, message: str = "M", verdict: Verdict = C, outcome: str | None = "ok", by: str = "application") -> None:  # fmt: skip
         """A message of an outbox is confirmed, withdrawn or skipped."""

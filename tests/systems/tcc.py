@@ -230,6 +230,15 @@ class Participant:
         async with self.engine.connect() as connection:
             return dict((await connection.execute(select(self.holds.c.gid, self.holds.c.state))).all())  # type: ignore[arg-type]
 
+    async def written(self) -> list[tuple[str, str, str]]:
+        """(gid, branch, call) of each effect, by the rows of the barrier."""
+        rows = self.barrier.table.c
+        async with self.engine.connect() as connection:
+            found = (await connection.execute(select(rows.gid, rows.branch, rows.op, rows.reason))).all()
+        return [
+            (gid, branch, "empty" if (op, reason) == ("try", "cancel") else op) for gid, branch, op, reason in found
+        ]
+
 
 class Shop:
     """The initiator. Its orders are named by the global transaction."""

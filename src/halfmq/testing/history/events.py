@@ -165,6 +165,18 @@ class Local(Event, tag="local", frozen=True, kw_only=True):
     consumer: str = ""
 
 
+class BranchWritten(Event, tag="branch", frozen=True, kw_only=True):
+    """A participant of Try/Confirm/Cancel has committed the effect of a call. ``empty``: the row of a cancel that found no try.
+
+    ``group``, ``tx``: of the global transaction. Record it when the commit has returned, or whenever the database says so.
+    """
+
+    group: str
+    tx: str
+    branch: str
+    call: Literal["try", "confirm", "cancel", "empty"]
+
+
 # --- checks -------------------------------------------------------------------------------------------------------
 
 
@@ -284,6 +296,6 @@ class Settled(Event, tag="settled", frozen=True, kw_only=True):
 
 
 AnyEvent = (
-    FileStarted | HalfSent | PlainSent | OutboxWritten | EndAsked | EpochTaken | Answered | Local | CheckReceived | CheckUnanswered | Seen
-    | QueueRead | Logged | Fault | Started | Settled
+    FileStarted | HalfSent | PlainSent | OutboxWritten | EndAsked | EpochTaken | Answered | Local | BranchWritten | CheckReceived | CheckUnanswered
+    | Seen | QueueRead | Logged | Fault | Started | Settled
 )  # fmt: skip

@@ -38,18 +38,23 @@ CHECKS: Final = (
     Check(1, CHANGED, "transactions whose verdict was reported at least twice"),
     Check(2, UNREQUESTED, "transactions whose verdict was reported"),
     Check(2, UNREQUESTED, "requests of coordinators that succeeded, by their epochs"),
+    Check(2, UNREQUESTED, "global transactions whose branches ended, and whose outcome is known"),
     Check(2, PHANTOM, "messages that were seen, or are visible in the log"),
     Check(2, PHANTOM, "messages of an outbox that were seen"),
     Check(2, PHANTOM, "messages of an outbox that were sent as half messages before"),
+    Check(2, PHANTOM, "branches with more than one call"),
     Check(3, LOST, "messages that had to be visible in completely read queues"),
     Check(3, LOST, "visible messages that a reader had to see"),
     Check(3, LOST, "messages of an outbox that had to be visible in completely read queues"),
     Check(3, DUPLICATE, "messages with a place in a queue or in the log"),
     Check(3, DUPLICATE, "messages that consumers handled, each in a transaction"),
+    Check(3, DUPLICATE, "branches of global transactions"),
     Check(4, TORN, "transactions of several messages that became visible"),
+    Check(4, TORN, "global transactions of several branches"),
     Check(5, NOT_DURABLE, "acknowledgements compared with the log"),
     Check(5, NOT_DURABLE, "acknowledgements compared with the state after a restart"),
     Check(7, STUCK, "transactions prepared before the history settled"),
+    Check(7, STUCK, "branches tried before the history settled"),
     Check(8, REORDERED, "places in queues and in the log, by time of request and response"),
     Check(8, REORDERED, "sharding keys, one queue each"),
     Check(8, REORDERED, "messages of an outbox with a sharding key, by time of commit and writing"),
@@ -57,8 +62,9 @@ CHECKS: Final = (
     Check(9, REORDERED, "store times along queues"),
 )
 (
-    AT_AGREEMENT, AT_VALIDITY, AT_EPOCHS, AT_PHANTOM, AT_OUTBOX_PHANTOM, AT_FALLBACK, AT_MISSED, AT_READERS, AT_OUTBOX_MISSED, AT_ONCE,
-    AT_HANDLED, AT_WHOLE, AT_DURABLE_LOG, AT_DURABLE_RESTART, AT_PROGRESS, AT_ORDER, AT_KEYS, AT_OUTBOX_ORDER, AT_DUE, AT_TIME,
+    AT_AGREEMENT, AT_VALIDITY, AT_EPOCHS, AT_BRANCH_VERDICT, AT_PHANTOM, AT_OUTBOX_PHANTOM, AT_FALLBACK, AT_BRANCH_ENDS, AT_MISSED,
+    AT_READERS, AT_OUTBOX_MISSED, AT_ONCE, AT_HANDLED, AT_BRANCH_CALLS, AT_WHOLE, AT_BRANCHES_WHOLE, AT_DURABLE_LOG,
+    AT_DURABLE_RESTART, AT_PROGRESS, AT_BRANCH_HELD, AT_ORDER, AT_KEYS, AT_OUTBOX_ORDER, AT_DUE, AT_TIME,
 ) = range(len(CHECKS))  # fmt: skip
 
 

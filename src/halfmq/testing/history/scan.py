@@ -21,6 +21,7 @@ and for transactions, by group and id in one string (``transactions``)::
     tx, CHECK,  t, place
     tx, RECORD, place, verdict, log offset, by whom, shown
     tx, STORED, place, index, log offset                       a half or a copy in the log without its message id
+    tx, BRANCH, t, place, branch, call                         a BranchRow
     tx, ROW,    ...                                            a WrittenMessage, from messages.py
 
 A message without a transaction has ``tx`` "" and ``group`` "". -1 is "not named" throughout.
@@ -36,6 +37,7 @@ from halfmq.testing.history.epochs import Epochs
 from halfmq.testing.history.events import (
     Answered,
     AnyEvent,
+    BranchWritten,
     CheckReceived,
     CheckUnanswered,
     EndAsked,
@@ -71,6 +73,7 @@ CHECK: Final = 3
 RECORD: Final = 4
 STORED: Final = 5
 ROW: Final = 6
+BRANCH: Final = 7
 
 #: Outcomes in rows.
 NO_ANSWER: Final = 0
@@ -134,6 +137,7 @@ class Scan:
             Answered: self._answered,
             Local: self._local,
             OutboxWritten: self._written,
+            BranchWritten: self._branch,
             CheckReceived: self._check,
             CheckUnanswered: self._nothing,
             Seen: self._seen,
@@ -306,6 +310,10 @@ class Scan:
             (row.message, WRITTEN, row.t_us, place, -1, 0, HELD if row.hold else NO_ANSWER, row.group, row.tx, 0, row.topic,
              -1, row.crc, row.key, row.delay_ms, -1, "", -1, -1, None, -1)
         )  # fmt: skip
+
+    def _branch(self, branch: BranchWritten, place: int) -> None:
+        key = tx_key(branch.group, branch.tx)
+        self.transactions.add((key, BRANCH, branch.t_us, place, branch.branch, branch.call))
 
     def _check(self, check: CheckReceived, place: int) -> None:
         key = f"{check.group}\n{check.tx}"

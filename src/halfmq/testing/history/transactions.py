@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from halfmq.testing.history import power_loss
+from halfmq.testing.history.branches import Branches, BranchRow
 from halfmq.testing.history.due import check_due
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts, Read
 from halfmq.testing.history.order import Places
@@ -30,7 +31,19 @@ from halfmq.testing.history.report import (
     AT_WHOLE,
     Findings,
 )
-from halfmq.testing.history.scan import CHECK, LOCAL, OK, RECORD, REFUSED, REQUESTED, ROW, SETTLED, STORED, SUMMARY
+from halfmq.testing.history.scan import (
+    BRANCH,
+    CHECK,
+    LOCAL,
+    OK,
+    RECORD,
+    REFUSED,
+    REQUESTED,
+    ROW,
+    SETTLED,
+    STORED,
+    SUMMARY,
+)
 from halfmq.testing.history.tables import Row
 
 COMMITTED: Final = "COMMITTED"
@@ -115,6 +128,7 @@ class Transactions:
         self._examined = findings.examined
         self._places = places
         self._outbox = OutboxMessages(facts, findings, places, stopped_keys)
+        self._branches = Branches(facts, findings)
 
     def judge(self, groups: Iterable[list[Row]]) -> None:
         """Check all transactions. ``groups``: all rows of one transaction each."""
@@ -127,6 +141,9 @@ class Transactions:
                 continue
             if not self._usual(key, rows):
                 transaction = self._story(key, rows)
+                branches = [BranchRow(*row) for row in rows if row[1] == BRANCH]
+                if branches:
+                    self._branches.judge(transaction, branches)
                 written = [WrittenMessage(*row) for row in rows if row[1] == ROW]
                 if written:
                     self._outbox.judge(transaction, written)
@@ -177,7 +194,7 @@ class Transactions:
                 if record is not None:
                     return False
                 record = row
-            elif kind in (STORED, ROW):
+            elif kind in (STORED, ROW, BRANCH):
                 return False
             else:
                 checked = True
@@ -394,6 +411,8 @@ class Transactions:
                 continue
             if any(row[3] == verdict and row[5] == "query" for row in transaction.records):
                 continue
+            if verdict == ROLLED_BACK and transaction.local != COMMITTED and self._is_fenced(transaction):
+                continue
             _, us, place, _ = acknowledged.get(verdict, (verdict, FAR, 0, -1))
             in_log = logged.get(verdict, 0)
             text = self._why_not(transaction, verdict, us)
@@ -404,6 +423,11 @@ class Transactions:
                 self._add(AT_VALIDITY, transaction, f"{verdict} was {where}, but {text}{seen}", places)
                 return True
         return False
+
+    def _is_fenced(self, transaction: TransactionFacts) -> bool:
+        """Whether a participant's fence rolled it back, which nobody requests: no half of it came before."""
+        prepared = transaction.stored or any(row[_LOG_OFFSETS] for row in transaction.messages)
+        return any(row[5] == "fence" for row in transaction.records) and not prepared
 
     def _is_by_policy(self, transaction: TransactionFacts) -> bool:
         """Whether a policy rolled it back, or may have: the log was not read, or no longer contains the record."""

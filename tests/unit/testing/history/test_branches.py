@@ -1,0 +1,77 @@
+"""Branches of Try/Confirm/Cancel: each call once, all confirmed with the initiator's COMMIT or all cancelled without it."""
+
+import pytest
+from tests.support.tales import C, R, Tale
+
+from halfmq.testing.history.events import Logged
+from halfmq.testing.history.report import (
+    AT_BRANCH_CALLS,
+    AT_BRANCH_ENDS,
+    AT_BRANCH_HELD,
+    AT_BRANCH_VERDICT,
+    AT_BRANCHES_WHOLE,
+    DUPLICATE,
+    PHANTOM,
+    STUCK,
+    TORN,
+    UNREQUESTED,
+)
+
+
+def tale(*calls: str, outcome: str = "") -> Tale:
+    """``calls``: such as "1 try". ``outcome``: of the initiator's transaction."""
+    made = Tale()
+    for call in calls:
+        made.branch(*call.split())
+    if outcome:
+        made.local(outcome=outcome)  # type: ignore[arg-type]
+    made.settled()
+    return made
+
+
+def test_all_confirmed_or_all_cancelled_is_clean_and_counted() -> None:
+    for end, outcome in (("confirm", C), ("cancel", R)):
+        report = tale("1 try", "2 try", f"1 {end}", f"2 {end}", outcome=outcome).report()
+        assert report.clean
+        checks = (AT_BRANCH_CALLS, AT_BRANCH_ENDS, AT_BRANCH_HELD, AT_BRANCHES_WHOLE, AT_BRANCH_VERDICT)
+        assert [report.looked[check].looked for check in checks] == [2, 2, 2, 1, 1]
+    assert tale("1 try", "1 cancel", "2 empty", outcome=R).found() == {}
+    assert tale("1 try", "1 cancel").found() == {}, "the initiator's outcome is not known"
+
+
+@pytest.mark.parametrize(
+    ("calls", "outcome", "kind", "sentence"),
+    [
+        (("1 try", "1 confirm", "1 confirm"), C, DUPLICATE, "the confirm of branch 1 had its effect 2 times"),
+        (("1 try", "1 try"), "", DUPLICATE, "the try of branch 1 had its effect 2 times"),
+        (("1 try", "1 confirm", "1 cancel"), C, PHANTOM, "branch 1 is confirmed and cancelled"),
+        (("1 empty", "1 try"), R, PHANTOM, "branch 1 was cancelled before it was tried"),
+        (
+            ("1 try", "1 confirm"),
+            R,
+            UNREQUESTED,
+            "the confirm of branch 1 was handled, but the database says ROLLED_BACK",
+        ),
+        (("1 try", "1 cancel"), C, UNREQUESTED, "the cancel of branch 1 was handled, but the database says COMMITTED"),
+        (
+            ("1 try", "2 try", "1 confirm", "2 cancel"),
+            C,
+            TORN,
+            "one of its branches is confirmed, and one is cancelled",
+        ),
+        (("1 try", "1 confirm", "2 try"), C, STUCK, "branch 2 is still held"),
+    ],
+)
+def test_what_contradicts_is_reported_once(calls: tuple[str, ...], outcome: str, kind: str, sentence: str) -> None:
+    made = tale(*calls, outcome=outcome)
+    assert made.found() == {kind: 1}
+    assert made.sentence().startswith(sentence)
+
+
+def test_a_rollback_by_a_fence_needs_no_request_unless_it_was_prepared() -> None:
+    for prepared in (False, True):
+        made = Tale()
+        if prepared:
+            made.add(Logged, kind="half", offset=32, tx="T", group="g")
+        made.add(Logged, kind="rollback", offset=64, group="g", tx="T", decided_by="fence")
+        assert (made.found() == {}) is not prepared
