@@ -960,7 +960,7 @@ PLANTS: Final = (
         "inbox-is-not-proven",
         0,
         "a message is acknowledged although its effect was rolled back with its row",
-        "sql/alchemy/inbox.py",
+        "sql/alchemy/once_block.py",
         "            self._guard.prove(self._found, lambda: self._found() == 1)\n",
         "            self._guard._is_proven = True\n",
     ),

@@ -16,7 +16,7 @@ from tests.documents.pages import table
 from tests.support.faults import Faults, Killed, Once
 from tests.support.served import Served
 from tests.support.waiting import soon, until
-from tests.systems.tcc import CANCELLED, CONFIRMED, Participant, Shop
+from tests.systems.tcc import CANCELLED, CONFIRMED, Participant, Shop, closed
 from tests.unit.sql.faces import DRIVERS, MARKS, Driver, located
 
 ALL_CONFIRMED, ALL_CANCELLED = "all confirmed", "all cancelled"
@@ -97,12 +97,7 @@ async def system(
         await one.create()
     running = [asyncio.ensure_future(one.run()) for one in participants]
     yield System(shop, participants)
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
-    await shop.stop()
-    for one in (shop, *participants):
-        await one.engine.dispose()
+    await closed([shop], participants, running)
 
 
 def once(name: str, fault: str) -> Any:

@@ -17,7 +17,7 @@ from tests.support.amount import amount, seed_of_commit
 from tests.support.faults import Faults, Killed
 from tests.support.served import Served
 from tests.support.waiting import until
-from tests.systems.tcc import CANCELLED, CONFIRMED, LATE, TIMEOUT_S, Draw, Participant, Shop
+from tests.systems.tcc import CANCELLED, CONFIRMED, LATE, TIMEOUT_S, Draw, Participant, Shop, closed
 from tests.systems.test_tcc import on_databases
 from tests.unit.sql.faces import Driver, located
 
@@ -161,10 +161,4 @@ async def test_all_or_none_of_an_order_is_there(
         assert len(run.orders) > RUNS // 2
         assert RUNS < 50 or 0.2 < len(ordered) / RUNS < 0.9
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        for shop in shops:
-            await shop.stop()
-        for one in (*shops, *participants):
-            await one.engine.dispose()
+        await closed(shops, participants, running)

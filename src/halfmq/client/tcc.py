@@ -99,7 +99,7 @@ class Branches:
         )
         await self._client.send(cancelling.topic, message)
 
-    def confirm(self, tried: Branch) -> Branch:
+    def confirm_of(self, tried: Branch) -> Branch:
         """The confirm of a branch whose try has returned."""
         self._confirmed.add(tried.branch)
         return tried._replace(op=CONFIRM)
@@ -194,7 +194,7 @@ class _Block:
             )
 
     def _add_confirm(self, tried: Branch, topic: str, body: object) -> None:
-        confirm = self._branches.confirm(tried)
+        confirm = self._branches.confirm_of(tried)
         self._opened().send(topic, body, key=self.id, properties=confirm.properties())
 
     def _refusal(self) -> UsageError | None:
