@@ -784,7 +784,7 @@ PLANTS: Final = (
         "inbox-prune-counts-milliseconds",
         0,
         "Inbox.prune takes its seconds for milliseconds, so that old messages are handled twice",
-        "sql/alchemy/inbox.py",
+        "sql/alchemy/once_block.py",
         "round(older_than_s * 1000)",
         "round(older_than_s)",
     ),

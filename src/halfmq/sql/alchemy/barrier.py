@@ -7,7 +7,7 @@ import time
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import overload
 
-from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Integer, MetaData, Table, and_, delete, select
+from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Integer, MetaData, Table, and_, select
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 from halfmq import limits
 from halfmq.client.branch import TRY
 from halfmq.errors import UnsupportedCombination
-from halfmq.sql.alchemy.declared import Declared, declare
+from halfmq.sql.alchemy.declared import declare
 from halfmq.sql.alchemy.exact_text import exact_text
-from halfmq.sql.alchemy.once_block import Claimed, Claims, once_block
+from halfmq.sql.alchemy.once_block import Claimed, Claims, HandledRows, once_block
 from halfmq.sql.rules.barrier import (
     BRANCH_CHARS_MAX,
     BranchCall,
@@ -27,12 +27,11 @@ from halfmq.sql.rules.barrier import (
     checked_branch,
     opposite,
 )
-from halfmq.sql.rules.marker import WhichUndecided
 
 _OP_CHARS = 8
 
 
-class Barrier(Declared):
+class Barrier(HandledRows):
     """The barrier table of a participant. Declare it with the tables that its tries, confirms and cancels change.
 
     >>> with barrier.once(session, branch) as first:
@@ -41,6 +40,7 @@ class Barrier(Declared):
     """
 
     kind = "barrier"
+    at_column = "written_at_ms"
 
     def __init__(self, metadata: MetaData, table: str = "mq_barrier") -> None:
         self.table = Table(
@@ -57,16 +57,6 @@ class Barrier(Declared):
             sqlite_with_rowid=False,
         )
         declare(metadata, self)
-
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        """See ``Declared``."""
-        return (self.table,)
-
-    def prune_page(self, connection: Connection, older_than_s: float, undecided: WhichUndecided | None) -> int:
-        """See ``Declared``."""
-        before_ms = time.time_ns() // 1_000_000 - round(older_than_s * 1000)
-        return connection.execute(delete(self.table).where(self.table.c.written_at_ms < before_ms)).rowcount
 
     @overload
     def once(self, session: Session, branch: BranchCall) -> AbstractContextManager[bool]: ...
@@ -162,12 +152,3 @@ class Barrier(Declared):
             found = found.with_for_update()
         reason: str | None = connection.scalar(found)
         return reason
-
-    def prune(self, session: Session, *, older_than_s: float) -> int:
-        """Delete rows older than ``older_than_s`` seconds in ``session``'s transaction, which the caller commits.
-
-        Returns the number deleted. A try, confirm or cancel that arrives after that counts as the first: keep rows longer than the broker
-        keeps messages, and longer than a request may be on its way.
-        """
-        connection = session.connection(bind_arguments={"clause": self.table})
-        return self.prune_page(connection, older_than_s, None)

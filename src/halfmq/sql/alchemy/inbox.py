@@ -9,21 +9,20 @@ import time
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import overload
 
-from sqlalchemy import BigInteger, Column, ColumnElement, Connection, MetaData, Table, and_, delete, insert
+from sqlalchemy import BigInteger, Column, ColumnElement, Connection, MetaData, Table, and_, insert
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from halfmq import limits
-from halfmq.sql.alchemy.declared import Declared, declare
+from halfmq.sql.alchemy.declared import declare
 from halfmq.sql.alchemy.exact_text import exact_text
-from halfmq.sql.alchemy.once_block import Claimed, Claims, once_block
+from halfmq.sql.alchemy.once_block import Claimed, Claims, HandledRows, once_block
 from halfmq.sql.rules.inbox_key import KEY_CHARS_MAX, HasMessageId, KeyOf, key_of
-from halfmq.sql.rules.marker import WhichUndecided
 
 
-class Inbox(Declared):
+class Inbox(HandledRows):
     """The inbox table. Declare it with your own tables, in the database where the effect is written.
 
     A row's key is the producer's unique message id, or the result of ``key``, such as
@@ -31,6 +30,7 @@ class Inbox(Declared):
     """
 
     kind = "inbox"
+    at_column = "handled_at_ms"
 
     def __init__(self, metadata: MetaData, table: str = "mq_inbox", *, key: KeyOf | None = None) -> None:
         self._key = key
@@ -43,16 +43,6 @@ class Inbox(Declared):
             sqlite_with_rowid=False,
         )
         declare(metadata, self)
-
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        """See ``Declared``."""
-        return (self.table,)
-
-    def prune_page(self, connection: Connection, older_than_s: float, undecided: WhichUndecided | None) -> int:
-        """See ``Declared``."""
-        before_ms = time.time_ns() // 1_000_000 - round(older_than_s * 1000)
-        return connection.execute(delete(self.table).where(self.table.c.handled_at_ms < before_ms)).rowcount
 
     @overload
     def once(self, session: Session, message: HasMessageId, *, group: str) -> AbstractContextManager[bool]: ...
@@ -125,12 +115,3 @@ class Inbox(Declared):
                 except IntegrityError:
                     return False
                 return True
-
-    def prune(self, session: Session, *, older_than_s: float) -> int:
-        """Delete rows older than ``older_than_s`` seconds in ``session``'s transaction, which the caller commits.
-
-        Returns the number deleted. A message redelivered after that is handled again: keep rows longer than the broker
-        keeps messages, or at least longer than a consumer may be down or have its offsets reset.
-        """
-        connection = session.connection(bind_arguments={"clause": self.table})
-        return self.prune_page(connection, older_than_s, None)

@@ -1,5 +1,6 @@
-"""The block behind ``Inbox.once`` and ``Barrier.once``: a row says that this was handled, and is committed with what the handler wrote."""
+"""What ``Inbox`` and ``Barrier`` have in common, and the block behind their ``once``: a row says that this was handled, and is committed with what the handler wrote."""
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -7,15 +8,44 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from sqlalchemy import ColumnElement, Table, select
+from sqlalchemy import ColumnElement, Connection, Table, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from halfmq.errors import UsageError
+from halfmq.sql.alchemy.declared import Declared
 from halfmq.sql.alchemy.open_block import is_open, refuse_nested, roll_back, was_committed_by_block
 from halfmq.sql.alchemy.transaction_guard import TransactionGuard, refuse_autocommit
+from halfmq.sql.rules.marker import WhichUndecided
+
+
+class HandledRows(Declared):
+    """A table with a row for each thing that was handled, which goes by its age."""
+
+    table: Table
+    #: Name of the column with the time of a row, ms.
+    at_column: ClassVar[str]
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """See ``Declared``."""
+        return (self.table,)
+
+    def prune_page(self, connection: Connection, older_than_s: float, undecided: WhichUndecided | None) -> int:
+        """See ``Declared``."""
+        before_ms = time.time_ns() // 1_000_000 - round(older_than_s * 1000)
+        return connection.execute(delete(self.table).where(self.table.c[self.at_column] < before_ms)).rowcount
+
+    def prune(self, session: Session, *, older_than_s: float) -> int:
+        """Delete rows older than ``older_than_s`` seconds in ``session``'s transaction, which the caller commits.
+
+        Returns the number deleted. What arrives again after that is handled again: keep rows longer than the broker keeps messages, or at
+        least longer than a consumer may be down, have its offsets reset, or a request be on its way.
+        """
+        connection = session.connection(bind_arguments={"clause": self.table})
+        return self.prune_page(connection, older_than_s, None)
 
 
 class Claimed(NamedTuple):
