@@ -320,6 +320,18 @@ class Shop:
             return set(await connection.run_sync(lambda sync: sync.scalars(select(self.orders.c.gid)).all()))
 
 
+def quiet_about_kills() -> None:
+    """Say nothing of tasks that ended as they were killed. The collector may come to one inside of ``ast.parse``, as pytest calls it; to log
+    its traceback calls that again, which CPython 3.11 answers with SystemError (recursion depth mismatch)."""
+    loop = asyncio.get_running_loop()
+
+    def say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), Killed | Lost):
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(say)
+
+
 async def closed(shops: list[Shop], participants: list[Participant], running: "list[asyncio.Task[None]]") -> None:
     """End everything of a test. ``running``: the participants' processes."""
     for task in running:
@@ -329,8 +341,6 @@ async def closed(shops: list[Shop], participants: list[Participant], running: "l
         await shop.stop()
     for one in (*shops, *participants):
         await one.engine.dispose()
-    # What was killed inside of a greenlet. If the collector came to it inside of ``ast.parse``, as pytest calls it, CPython 3.11 would
-    # raise SystemError there (recursion depth mismatch).
     gc.collect()
 
 

@@ -16,7 +16,7 @@ from tests.documents.pages import table
 from tests.support.faults import Faults, Killed, Once
 from tests.support.served import Served
 from tests.support.waiting import soon, until
-from tests.systems.tcc import CANCELLED, CONFIRMED, Participant, Shop, closed
+from tests.systems.tcc import CANCELLED, CONFIRMED, Participant, Shop, closed, quiet_about_kills
 from tests.unit.sql.faces import DRIVERS, MARKS, Driver, located
 
 ALL_CONFIRMED, ALL_CANCELLED = "all confirmed", "all cancelled"
@@ -81,6 +81,7 @@ class System:
 async def system(
     request: pytest.FixtureRequest, driver: Driver, served: Served, tmp_path: Path
 ) -> AsyncIterator[System]:
+    quiet_about_kills()
     urls = []
     for name in ("shop", "stock", "bank"):
         directory = tmp_path / name

@@ -17,7 +17,7 @@ from tests.support.amount import amount, seed_of_commit
 from tests.support.faults import Faults, Killed
 from tests.support.served import Served
 from tests.support.waiting import until
-from tests.systems.tcc import CANCELLED, CONFIRMED, LATE, TIMEOUT_S, Draw, Participant, Shop, closed
+from tests.systems.tcc import CANCELLED, CONFIRMED, LATE, TIMEOUT_S, Draw, Participant, Shop, closed, quiet_about_kills
 from tests.systems.test_tcc import on_databases
 from tests.unit.sql.faces import Driver, located
 
@@ -130,6 +130,7 @@ class _DiesBeforePrepare(Faults):
 async def test_all_or_none_of_an_order_is_there(
     request: pytest.FixtureRequest, driver: Driver, served: Served, tmp_path: Any
 ) -> None:
+    quiet_about_kills()
     seed = f"{seed_of_commit()}-{driver.database}"
     rng = random.Random(seed)
     urls = {}

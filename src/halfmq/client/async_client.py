@@ -734,9 +734,9 @@ class AsyncClient:
 
         Raises: as ``transaction``. At its end: TransactionRefused: it took longer than ``timeout``; the session is rolled back.
         """
+        self._here()
         from halfmq.client.tcc import AsyncTcc
 
-        self._here()
         options = self._transaction_options(markers, None, checked_elsewhere, None, options)
         timeout_s = checked_seconds(timeout, "timeout")
         return AsyncTcc(
@@ -753,10 +753,10 @@ class AsyncClient:
             RequestFailed: past retention, so that the verdict is not known any more; or the broker cannot do it at the moment.
             ConnectError: no answer; ask again. UnsupportedCombination: an Apache RocketMQ broker has no such request.
         """
+        context = self._here()
         from halfmq.client.fence import fence_at
         from halfmq.wire.remoting.fence import FenceFields
 
-        context = self._here()
         checked_transaction_id(tx_id)
         return await fence_at(context, broker, FenceFields(group, tx_id, since))
 

@@ -306,9 +306,9 @@ class Client:
         **options: Any,
     ) -> "BlockingTcc":
         """``with mq.tcc(session, markers=markers) as t: t.call(...)``. See ``AsyncClient.tcc``."""
+        client = self._live()
         from halfmq.client.tcc import BlockingTcc
 
-        client = self._live()
         options = client._transaction_options(markers, None, checked_elsewhere, None, options)
         timeout_s = checked_seconds(timeout, "timeout")
         return BlockingTcc(
