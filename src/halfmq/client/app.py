@@ -503,10 +503,9 @@ class App:
                 transaction=sends,
             )
 
-        handle = handler(spec.function)
         if spec.barrier is not None:
-            return _Handlers(Participant(self._client, spec.group, handle), None)
-        return _Handlers(handle, handler(spec.on_dead) if spec.on_dead else None)
+            return _Handlers(Participant(self._client, spec.group, handler(spec.function)), None)
+        return _Handlers(handler(spec.function), handler(spec.on_dead) if spec.on_dead else None)
 
     def _consumer(self, spec: _ConsumerSpec) -> Consumer:
         consumer = self._client.consumer(
