@@ -61,8 +61,8 @@ def damaged(seed: int) -> list[AnyEvent]:
         *history.events,
         *planted(make, steps_inside(history.marks, history.restarts, rng.random()), history.end_us),
     ]
-    for _ in range(rng.randrange(4)):
-        at = rng.randrange(len(events))
+    for missing in range(rng.randrange(4)):
+        at = rng.randrange(len(history.events) - missing)  # none of the violation's
         if not isinstance(events[at], FileStarted | EndAsked):
             del events[at]
     return events
