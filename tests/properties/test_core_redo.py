@@ -33,13 +33,16 @@ from halfmq.core.commands import (
     CheckNotSent,
     CheckNow,
     CommitOffset,
+    Compare,
     CopyForward,
     DecideBatch,
     DeleteGroup,
     DeleteTopic,
     EnsureGroup,
+    FenceTransaction,
     FindDecision,
     ForgetCoordinator,
+    ForgetDamage,
     ForgetQuery,
     LockQueues,
     PrepareBatch,
@@ -56,11 +59,13 @@ from halfmq.core.commands import (
 from halfmq.core.decision import (
     Asked,
     BatchDecided,
+    ComparisonMade,
     ConsumerGroupDeleted,
     CoordinatorForgotten,
     DecisionFound,
     Done,
     EpochTaken,
+    Fenced,
     PolicyActed,
     ProducerSettingsStored,
     Refused,
@@ -189,6 +194,8 @@ class Life:
             ]
         )
         body = bytes([self.rng.randrange(256)]) * self.one_of([1, 10, 500, 3_000])
+        if self.count % 3 == 0:  # no die is thrown for this
+            extra = {**extra, "HMQ_TX_MARKER": "9.1"}
         return {"topic": self.one_of(TOPICS), "queue": self.one_of([-1, 0, 1]), "body": body, **extra}
 
     # --- steps ---------------------------------------------------------------------------------------------------
@@ -266,6 +273,42 @@ class Life:
                 else:
                     assert reply.why is Why.NOT_FOUND  # beyond the window; the table row would know
                     self.seen["past the window"] += 1
+        self.report_outcome()
+        self.fence(group)
+
+    def fence(self, group: str) -> None:
+        """A participant cancels before its initiator has prepared, which then cannot. No die is thrown."""
+        log_end = self.log.state.log_end
+        if log_end // 8 % 9:
+            return
+        tx_id = f"F{log_end}"
+        reply = self.log.do(FenceTransaction(1, group, tx_id, self.log.state.log_start, log_end))
+        if not isinstance(reply, Fenced):
+            assert isinstance(reply, Refused)
+            assert reply.why in (Why.STORE_FULL, Why.LIMIT_REACHED)
+            return
+        late = self.log.do(half(tx_id, group=group))
+        assert isinstance(late, Refused)
+        assert (late.why, late.standing, late.position) == (Why.ALREADY_SETTLED, reply.standing, reply.position)
+        self.seen["fenced"] += 1
+
+    def report_outcome(self) -> None:
+        """Somebody reads the marker of a transaction that another one settled, or an operator has seen what came of it. No die is thrown."""
+        comparisons, number = list(self.log.state.comparisons.values()), self.log.state.log_end // 8
+        if not comparisons:
+            return
+        one = comparisons[number % len(comparisons)]
+        if one.is_finding and number % 5:
+            return
+        if one.is_finding:
+            reply = self.log.do(ForgetDamage(one.group, one.tx_id, Actor("ada", "seen", "10.0.0.1:5")))
+            self.seen["finding forgotten"] += 1
+        else:
+            agrees = number % 2 == 0
+            reply = self.log.do(Compare(one.group, one.tx_id, one.committed == agrees, "markers", is_marker=True))
+            assert (reply.agrees, reply.committed) == (agrees, one.committed)
+            self.seen["comparison agrees" if agrees else "finding"] += 1
+        assert isinstance(reply, ComparisonMade)
 
     def coordinate(self) -> None:
         """A process of a coordinator takes over, prepares or settles; what the one before it sends is refused."""
@@ -743,7 +786,7 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
         "half sent again", "repeated", "conflict", "incomplete", "check", "trim", "restart", "snapshot", "shown",
         "delayed", "past the window", "rolled back by policy", "parked by CHECKS", "parked by AGE", "asked by hand",
         "epoch taken", "earlier epoch SUPERSEDED", "settled by its coordinator", "coordinator forgotten",
-        "last decision", "query forgotten", "query QueryRemoved by hand", "restart with another immunity", "holder", "hold", "held", "group deleted", "group with members", "decided", "decision repeated",
+        "fenced", "comparison agrees", "finding", "finding forgotten", "last decision", "query forgotten", "query QueryRemoved by hand", "restart with another immunity", "holder", "hold", "held", "group deleted", "group with members", "decided", "decision repeated",
         "half batch sent again", "half batches copied", "old run FENCED", "winner missing", "batch rolled back", "batch missing",
         "tied", "half batch with delays decided", "half batch with delays lost", "half batch with delays rolled back",
         "half batch with delays copied", "delayed message of a half batch copied", "message of a half batch released",

@@ -509,8 +509,16 @@ class World:
                     tx=transaction.tx,
                     outcome=transaction.truth,
                     messages=listed if transaction.truth == COMMITTED else (),
+                    **self.handled_by(transaction),
                 )
             )
+
+    def handled_by(self, transaction: _Transaction) -> dict[str, str]:
+        """The message that the transaction handled, if a handler that sends began it."""
+        begun_by = random.Random(f"handler of {transaction.group} {transaction.tx}")
+        if begun_by.random() > 0.2:
+            return {}
+        return {"handled": f"handled by {transaction.tx}", "consumer": begun_by.choice(("stock", "bank"))}
 
     def write_branches(self, transaction: _Transaction) -> None:
         """What participants of Try/Confirm/Cancel did because of it, if it is a global transaction."""
@@ -842,12 +850,13 @@ def _shifted(
         later["op"] = mark + event.op
     if isinstance(event, HalfSent | EndAsked | EpochTaken) and event.epoch:
         later["epoch"] = event.epoch + number * 1_000_000
-    if isinstance(event, HalfSent | EndAsked | Local | CheckReceived | CheckUnanswered | Logged | Seen) and event.tx:
-        later["tx"] = mark + event.tx
+    if tx := getattr(event, "tx", ""):
+        later["tx"] = mark + tx
     if isinstance(event, HalfSent | PlainSent | Logged | Seen) and event.message:
         later["message"] = mark + event.message
     if isinstance(event, Local):
         later["messages"] = tuple(mark + one for one in event.messages)
+        later["handled"] = event.handled and mark + event.handled
     if isinstance(event, Answered | Logged | Seen) and event.offset >= 0:
         later["offset"] = event.offset + number * offset
     if isinstance(event, Answered):

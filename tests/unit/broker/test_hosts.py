@@ -314,6 +314,6 @@ async def test_http_is_served_under_addresses_and_given_names_only(tmp_path: Pat
             socket.gethostname(),
             "10.244.0.7:8080",
         ):
-            assert await asyncio.to_thread(asked, host) == (200, {"serving": True}), host
+            assert await asyncio.to_thread(asked, host) == (200, {"serving": True, "damaged": 0}), host
         status, told = await asyncio.to_thread(asked, "evil.example")
         assert (status, "--http-host-name" in told["error"]) == (421, True)

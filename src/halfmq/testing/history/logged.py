@@ -24,7 +24,7 @@ from halfmq.testing.history.reader import FileSource
 _DECIDED_BY: Final = {"producer": "application"}
 #: Kinds of records that no check compares with what clients recorded.
 _NOT_COMPARED: Final = frozenset({
-    "base", "checked", "coordinator_epoch", "copied_delayed", "copied_half_batch", "delayed", "epoch_started", "group_deleted", "group_set", "half_batch",
+    "base", "checked", "compared", "coordinator_epoch", "copied_delayed", "copied_half_batch", "delayed", "epoch_started", "group_deleted", "group_set", "half_batch",
     "offsets", "operator_acted", "parked", "producer_set", "query_forgotten", "released", "topic_deleted", "topic_set",
 })  # fmt: skip
 _HALVES: Final = {"half": "half", "copied_half": "copy"}
