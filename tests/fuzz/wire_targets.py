@@ -16,7 +16,9 @@ from halfmq.model import message_facts, properties, stored_message
 from halfmq.model.pending import GroupStats
 from halfmq.wire.remoting import (
     check_polls,
+    comparisons,
     compression,
+    coordinators,
     fitting,
     group_bodies,
     heartbeat,
@@ -25,6 +27,7 @@ from halfmq.wire.remoting import (
     operators,
     position,
     producer_groups,
+    queries,
     replies,
     route,
 )
@@ -249,7 +252,7 @@ def _read_as_answer(answer: Request[dict[str, str]]) -> None:
     outcome(ProtocolError, position.decode_answer, answer.ext, answer.body)
     outcome(ProtocolError, fitting.decode_answer, answer.ext)
     outcome(ProtocolError, operators.decode_pending, answer.ext, answer.body)
-    outcome(ProtocolError, operators.decode_story, answer.body)
+    outcome(ProtocolError, operators.STORY.decode, answer.body)
 
 
 def split_frame(frame: bytes) -> list[bytes]:
@@ -337,11 +340,15 @@ BODIES: Final[tuple[tuple[Decode, Callable[[Any], bytes] | None], ...]] = (
     (group_bodies.decode_lock_response, group_bodies.encode_lock_response),
     (group_bodies.decode_member_list, group_bodies.encode_member_list),
     (group_bodies.decode_config_check, group_bodies.encode_config_check),
-    (operators.decode_story, operators.encode_story),
+    (operators.STORY.decode, operators.STORY.encode),
     (operators.decode_ids, operators.encode_ids),
     (producer_groups.decode_change, producer_groups.encode_change),
-    (producer_groups.decode_limits, producer_groups.encode_limits),
-    (producer_groups.decode_stats, producer_groups.encode_stats),
+    (producer_groups.LIMITS.decode, producer_groups.LIMITS.encode),
+    (producer_groups.STATS.decode, producer_groups.STATS.encode),
+    (queries.QUERIES.decode, queries.QUERIES.encode),
+    (coordinators.COORDINATORS.decode, coordinators.COORDINATORS.encode),
+    (comparisons.AWAITED.decode, comparisons.AWAITED.encode),
+    (comparisons.DAMAGED.decode, comparisons.DAMAGED.encode),
 )
 _INT64: Final = range(-(1 << 63), 1 << 63)
 
@@ -390,15 +397,15 @@ def _depth(value: object) -> int:
 
 def _stats() -> bytes:
     numbers = {field.name: 1 for field in msgspec.structs.fields(GroupStats)}
-    return producer_groups.encode_stats([GroupStats(**numbers | {"group": "g"})])
+    return producer_groups.STATS.encode([GroupStats(**numbers | {"group": "g"})])
 
 
 def _body_seeds() -> list[bytes]:
     made = [
-        operators.encode_story(["prepared", "asked twice"]),
+        operators.STORY.encode(["prepared", "asked twice"]),
         operators.encode_ids(["a", "b"]),
         producer_groups.encode_change(producer_groups.ProducerChange(7, "set-aside", 1_000, 5, 1 << 20)),
-        producer_groups.encode_limits(producer_groups.ProducerLimits("g", 1, "wait", 2, 3, 4, "me", 5, 6)),
+        producer_groups.LIMITS.encode(producer_groups.ProducerLimits("g", 1, "wait", 2, 3, 4, "me", 5, 6)),
         _stats(),
         group_bodies.encode_config_check(
             group_bodies.ConfigCheck("c", "g", heartbeat.Subscription("T", "A || B", ("A", "B"), 7))

@@ -73,7 +73,7 @@ def _all(url: str, timeout: float) -> list[CoordinatorInfo]:
     start = 0
     while True:
         answer = _ask(url, HMQ_COORDINATORS, {EXT_FROM: str(start)} if start else {}, timeout)
-        rows |= {(row.group, row.coordinator): row for row in wire.decode_coordinators(answer.body)}
+        rows |= {(row.group, row.coordinator): row for row in wire.COORDINATORS.decode(answer.body)}
         following = answer.ext.get(EXT_NEXT, "0")
         if not following.isdecimal() or int(following) <= start:
             return list(rows.values())

@@ -100,7 +100,7 @@ def _all(url: str, timeout: float) -> list[QueryInfo]:
     start = 0
     while True:
         answer = _ask(url, HMQ_QUERIES, {EXT_FROM: str(start)} if start else {}, timeout)
-        rows |= {(row.query, row.topic): row for row in wire.decode_queries(answer.body)}
+        rows |= {(row.query, row.topic): row for row in wire.QUERIES.decode(answer.body)}
         following = answer.ext.get(EXT_NEXT, "0")
         if not following.isdecimal() or int(following) <= start:
             return list(rows.values())

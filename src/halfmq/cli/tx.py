@@ -309,7 +309,7 @@ def _all_damaged(url: str, timeout: float) -> tuple[list[DamagedTransaction], in
     start = 0
     while True:
         answer = _ask(url, HMQ_DAMAGED, {wire.EXT_FROM: str(start)} if start else {}, timeout)
-        rows += comparisons.decode_damaged(answer.body)
+        rows += comparisons.DAMAGED.decode(answer.body)
         start = _following(answer, start)
         if not start:
             return rows, _number(answer, comparisons.EXT_WAITING)
@@ -362,7 +362,7 @@ def stats(
     while True:
         fields = {wire.EXT_GROUP: group, **({wire.EXT_FROM: str(start)} if start else {})}
         answer = _ask(url, HMQ_STATS, fields, timeout)
-        page = groups.decode_stats(answer.body)
+        page = groups.STATS.decode(answer.body)
         undecided += sum(row.undecided for row in page)
         of_groups += len(page)
         rows = sorted([*rows, *page], key=lambda row: (-row.undecided, row.group))[: count or None]
@@ -466,7 +466,7 @@ def limits_(
         body = b"" if change.is_empty else groups.encode_change(change)
     except OverflowError:
         _fail("a limit is too large: the maximum is a 64-bit integer", USAGE)
-    stands = groups.decode_limits(_ask(url, HMQ_PRODUCER, fields, timeout, body, changes=bool(body)).body)
+    stands = groups.LIMITS.decode(_ask(url, HMQ_PRODUCER, fields, timeout, body, changes=bool(body)).body)
     if as_json:
         output.document(msgspec.json.encode(stands))
         return
@@ -637,6 +637,6 @@ def _story(url: str, tx_id: str, group: str, timeout: float) -> tuple[str, str, 
     return (
         answer.ext.get(wire.EXT_GROUP, group),
         answer.ext.get(wire.EXT_STATE, UNKNOWN),
-        wire.decode_story(answer.body),
+        wire.STORY.decode(answer.body),
         wire.EXT_CHECK_OPEN in answer.ext,
     )

@@ -19,11 +19,11 @@ from halfmq.errors import ConnectError, HalfmqError, RequestFailed, UnsupportedC
 from halfmq.model.pending import AwaitedComparison
 from halfmq.wire.remoting.codes import EXT_VERDICT, HMQ_COMPARED, HMQ_COMPARISONS, ResponseCode
 from halfmq.wire.remoting.comparisons import (
+    AWAITED,
     EXT_AGREES,
     EXT_IS_MARKER,
     EXT_OUTCOME,
     EXT_SOURCE,
-    decode_awaited,
 )
 from halfmq.wire.remoting.operators import EXT_FROM, EXT_GROUP, EXT_ID, EXT_NEXT
 
@@ -78,7 +78,7 @@ class Comparer:
                 return
             if answer.code != ResponseCode.SUCCESS:
                 raise refusal(answer.code, answer.remark or "", _WHAT)
-            for row in decode_awaited(answer.body):
+            for row in AWAITED.decode(answer.body):
                 await self._compare(connection, row)
             start = answer.ext.get(EXT_NEXT, "")
             if not start:

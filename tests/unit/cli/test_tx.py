@@ -463,7 +463,7 @@ async def test_paging_ends_with_an_error_if_the_broker_ignores_where_the_page_be
     monkeypatch.setattr(tx, "_PAGE", 2)
     ignores = IgnoresFrom()
     monkeypatch.setattr("halfmq.broker.remoting.producer_groups.page_start", ignores)
-    monkeypatch.setattr("halfmq.broker.remoting.operators.page_start", ignores)
+    monkeypatch.setattr("halfmq.broker.services.pages.page_start", ignores)
     async with serving(tmp_path) as running:
         await in_groups(await running.client(), 40, 8)
         ended = await run(running, *command)

@@ -8,7 +8,7 @@ from halfmq.broker.http.door import HttpFrontDoor
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.comparisons import Comparisons
 from halfmq.broker.services.health import Health
-from halfmq.broker.services.pages import page_count, page_start
+from halfmq.broker.services.pages import requested_page
 from halfmq.broker.services.transactions import Listing, Transactions
 from halfmq.core.decision import Done, Refused
 from halfmq.model.steps import Steps
@@ -46,23 +46,20 @@ class Resources:
 
     def undecided(self, parameters: dict[str, str], answer: Answer) -> None:
         """Responds when a crash can no longer revert anything on the page (promise 5)."""
-        count, start = page_count(parameters.get("max")), page_start(parameters.get("from"))
-        if isinstance(count, Refused):
-            answer(400, {"error": count.text})
+        asked = requested_page(parameters.get("max"), parameters.get("from"))
+        if isinstance(asked, Refused):
+            answer(400, {"error": asked.text})
             return
-        if isinstance(start, Refused):
-            answer(400, {"error": start.text})
-            return
-        self._list(self._transactions.undecided(parameters.get("group", ""), count, start), answer)
+        self._list(self._transactions.undecided(parameters.get("group", ""), *asked), answer)
 
     def damaged(self, parameters: dict[str, str], answer: Answer) -> None:
         """Findings: verdicts that contradict what an application's database did."""
-        count, start = page_count(parameters.get("max")), page_start(parameters.get("from"))
-        if isinstance(count, Refused) or isinstance(start, Refused):
-            answer(400, {"error": count.text if isinstance(count, Refused) else start.text})  # type: ignore[union-attr]
+        asked = requested_page(parameters.get("max"), parameters.get("from"))
+        if isinstance(asked, Refused):
+            answer(400, {"error": asked.text})
             return
-        found = self._comparisons.damaged(count, start)
-        page = {"total": found.total, "waiting": found.waiting, "next": found.following, "transactions": found.rows}
+        found, waiting = self._comparisons.damaged(*asked)
+        page = {"total": found.total, "waiting": waiting, "next": found.following, "transactions": found.rows}
         self._sequencer.after_durable(lambda _, __: answer(200, page), None, _DONE)
 
     def _list(self, steps: Steps[Listing], answer: Answer) -> None:

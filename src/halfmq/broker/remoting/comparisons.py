@@ -9,7 +9,7 @@ from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.comparisons import Comparisons
-from halfmq.broker.services.pages import page_count, page_start
+from halfmq.broker.services.pages import page_start
 from halfmq.core.decision import ComparisonMade, Refused, Why
 from halfmq.core.engine import Failed
 from halfmq.core.transaction.states import standing_state
@@ -22,23 +22,21 @@ from halfmq.wire.remoting.codes import (
     ResponseCode,
 )
 from halfmq.wire.remoting.comparisons import (
+    AWAITED,
+    DAMAGED,
     EXT_AGREES,
     EXT_IS_MARKER,
     EXT_OUTCOME,
     EXT_SOURCE,
     EXT_WAITING,
-    encode_rows,
 )
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.operators import (
     EXT_FROM,
     EXT_GROUP,
     EXT_ID,
-    EXT_MAX,
-    EXT_NEXT,
     EXT_OPERATOR,
     EXT_REASON,
-    EXT_TOTAL,
 )
 
 _COMMITTED: Final = {"COMMIT": True, "ROLLBACK": False}
@@ -65,8 +63,7 @@ class ComparisonCommands:
             self._gateway.answer(connection, request, *refusal(start))
             return
         page = self._comparisons.awaited(request.ext.get(EXT_GROUP, ""), start)
-        ext = {EXT_NEXT: page.following} if page.following else {}
-        self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, encode_rows(page.rows))
+        self._durably.tell_page(connection, request, page, AWAITED.encode(page.rows))
 
     def compared(self, connection: Connection, request: Request[Any]) -> None:
         """29023: what a local transaction did."""
@@ -92,17 +89,9 @@ class ComparisonCommands:
 
     def damaged(self, connection: Connection, request: Request[Any]) -> None:
         """29024: findings."""
-        count, start = page_count(request.ext.get(EXT_MAX)), page_start(request.ext.get(EXT_FROM))
-        if isinstance(count, Refused) or isinstance(start, Refused):
-            refused = count if isinstance(count, Refused) else start
-            assert isinstance(refused, Refused)
-            self._gateway.answer(connection, request, *refusal(refused))
-            return
-        page = self._comparisons.damaged(count, start)
-        ext = {EXT_TOTAL: page.total, EXT_WAITING: page.waiting}
-        if page.following:
-            ext[EXT_NEXT] = page.following
-        self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, encode_rows(page.rows))
+        if asked := self._durably.requested_page(connection, request):
+            page, waiting = self._comparisons.damaged(*asked)
+            self._durably.tell_page(connection, request, page, DAMAGED.encode(page.rows), **{EXT_WAITING: waiting})
 
     def forget(self, connection: Connection, request: Request[Any]) -> None:
         """29025: an operator lets the broker forget a finding."""

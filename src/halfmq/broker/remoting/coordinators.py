@@ -9,21 +9,16 @@ from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.coordinators import Coordinators
-from halfmq.broker.services.pages import requested_page
 from halfmq.core.decision import CoordinatorForgotten, EpochTaken, Refused
 from halfmq.core.engine import Failed
 from halfmq.wire.remoting.codes import HMQ_COORDINATORS, HMQ_FORGET_COORDINATOR, HMQ_TAKE_EPOCH, ResponseCode
-from halfmq.wire.remoting.coordinators import EXT_EPOCH, EXT_TAKEN_BY, encode_coordinators
+from halfmq.wire.remoting.coordinators import COORDINATORS, EXT_EPOCH, EXT_TAKEN_BY
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.operators import (
     EXT_COORDINATOR,
-    EXT_FROM,
     EXT_GROUP,
-    EXT_MAX,
-    EXT_NEXT,
     EXT_OPERATOR,
     EXT_REASON,
-    EXT_TOTAL,
 )
 
 
@@ -51,15 +46,9 @@ class CoordinatorCommands:
 
     def list(self, connection: Connection, request: Request[Any]) -> None:
         """29020: a page of coordinators."""
-        asked = requested_page(request.ext.get(EXT_MAX), request.ext.get(EXT_FROM))
-        if isinstance(asked, Refused):
-            self._gateway.answer(connection, request, *refusal(asked))
-            return
-        page = self._coordinators.page(*asked)
-        ext = {EXT_TOTAL: page.total}
-        if page.following:
-            ext[EXT_NEXT] = page.following
-        self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, encode_coordinators(page.coordinators))
+        if asked := self._durably.requested_page(connection, request):
+            page = self._coordinators.page(*asked)
+            self._durably.tell_page(connection, request, page, COORDINATORS.encode(page.rows))
 
     def forget(self, connection: Connection, request: Request[Any]) -> None:
         """29021: the broker forgets a coordinator."""

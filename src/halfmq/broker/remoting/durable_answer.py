@@ -5,10 +5,14 @@ from typing import Any, Final
 
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.gateway import Gateway
+from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
-from halfmq.core.decision import Done, Reply
+from halfmq.broker.services.pages import Page, requested_page
+from halfmq.core.decision import Done, Refused, Reply
 from halfmq.core.engine import Failed
+from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.header import Request
+from halfmq.wire.remoting.operators import EXT_FROM, EXT_MAX, EXT_NEXT, EXT_TOTAL
 
 _DONE: Final = Done()
 
@@ -37,3 +41,20 @@ class DurableAnswers:
         if body:
             self._gateway.intake.count_withheld_response(connection, len(body))
         self._sequencer.after_durable(told, None, _DONE)
+
+    def tell_page(
+        self, connection: Connection, request: Request[Any], page: Page[Any], body: bytes, **ext: object
+    ) -> None:
+        """Respond with a page, whose rows are in ``body``: ``tell``. ``ext``: further fields."""
+        told = {EXT_TOTAL: page.total, **ext}
+        if page.following:
+            told[EXT_NEXT] = page.following
+        self.tell(connection, request, ResponseCode.SUCCESS, None, told, body)
+
+    def requested_page(self, connection: Connection, request: Request[Any]) -> tuple[int, int] | None:
+        """(rows, start) of the page that is requested; None: it was refused."""
+        asked = requested_page(request.ext.get(EXT_MAX), request.ext.get(EXT_FROM))
+        if isinstance(asked, Refused):
+            self._gateway.answer(connection, request, *refusal(asked))
+            return None
+        return asked

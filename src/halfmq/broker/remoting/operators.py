@@ -13,7 +13,7 @@ from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.pages import page_count, page_start
+from halfmq.broker.services.pages import page_count
 from halfmq.broker.services.transactions import LISTING_COST, CheckSent, Listing, Story, Transactions
 from halfmq.broker.turns import BUSY, Turns
 from halfmq.core.commands import RequestedVerdict
@@ -40,7 +40,6 @@ from halfmq.wire.remoting.operators import (
     EXT_CHECKS,
     EXT_CLIENT,
     EXT_COORDINATOR,
-    EXT_FROM,
     EXT_GROUP,
     EXT_ID,
     EXT_LEFT,
@@ -51,10 +50,10 @@ from halfmq.wire.remoting.operators import (
     EXT_STATE,
     EXT_TOTAL,
     EXT_VERDICT_WANTED,
+    STORY,
     decode_ids,
     encode_ids,
     encode_pending,
-    encode_story,
 )
 
 _WANTED: Final = {"COMMIT": RequestedVerdict.COMMIT, "ROLLBACK": RequestedVerdict.ROLLBACK}
@@ -87,12 +86,8 @@ class Operators:
 
     def transactions(self, connection: Connection, request: Request[Any]) -> None:
         """29002: a page of undecided transactions."""
-        count, start = page_count(request.ext.get(EXT_MAX)), page_start(request.ext.get(EXT_FROM))
-        if isinstance(count, Refused):
-            self._refuse(connection, request, count)
-            return
-        if isinstance(start, Refused):
-            self._refuse(connection, request, start)
+        asked = self._durably.requested_page(connection, request)
+        if asked is None:
             return
         group, coordinator = request.ext.get(EXT_GROUP, ""), request.ext.get(EXT_COORDINATOR, "")
         request = request.to_answer(None)
@@ -103,7 +98,7 @@ class Operators:
                 ext[EXT_NEXT] = listed.following
             self._tell(connection, request, ext, encode_pending(listed.rows))
 
-        steps = self._transactions.undecided(group, count, start, coordinator)
+        steps = self._transactions.undecided(group, *asked, coordinator)
         failed = partial(self._gateway.failed, connection, request)
         if not self._turns.run(connection, LISTING_COST, steps, answer, failed, in_order=False):
             self._refuse(connection, request, Refused(Why.NOT_NOW, BUSY))
@@ -120,7 +115,7 @@ class Operators:
                 ext = {EXT_GROUP: told.group, EXT_STATE: told.state}
                 if told.check_open:
                     ext[EXT_CHECK_OPEN] = "true"
-                self._tell(connection, request, ext, encode_story(told.sentences))
+                self._tell(connection, request, ext, STORY.encode(told.sentences))
 
         self._transactions.story(tx_id, group, answer)
 

@@ -19,11 +19,11 @@ from halfmq.wire.remoting.codes import HMQ_PRODUCER, HMQ_STATS, ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.operators import EXT_FROM, EXT_GROUP, EXT_NEXT, EXT_OPERATOR, EXT_REASON
 from halfmq.wire.remoting.producer_groups import (
+    LIMITS,
+    STATS,
     ProducerChange,
     ProducerLimits,
     decode_change,
-    encode_limits,
-    encode_stats,
 )
 
 
@@ -45,7 +45,7 @@ class ProducerGroupCommands:
             return
         figures = self._groups.figures(request.ext.get(EXT_GROUP, ""), start)
         ext = {EXT_NEXT: figures.following} if figures.following else {}
-        self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, encode_stats(figures.groups))
+        self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, STATS.encode(figures.groups))
 
     def limits(self, connection: Connection, request: Request[Any]) -> None:
         """29007: limits and policy of one group."""
@@ -79,7 +79,7 @@ def _change_of(change: ProducerChange) -> LimitsChange:
 
 def _encoded(limits: GroupLimits) -> bytes:
     now = limits.settings
-    return encode_limits(ProducerLimits(
+    return LIMITS.encode(ProducerLimits(
         now.name, now.check_limit, now.past_limit.value, now.skip_age_ms, now.undecided_max, now.undecided_bytes_max,
         now.set_by, limits.broker_undecided_max, limits.broker_undecided_bytes_max,
     ))  # fmt: skip

@@ -8,14 +8,13 @@ from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.pages import requested_page
 from halfmq.broker.services.queries import Queries
 from halfmq.core.decision import QueryRemoved, Refused
 from halfmq.core.engine import Failed
 from halfmq.wire.remoting.codes import HMQ_FORGET_QUERY, HMQ_QUERIES, ResponseCode
 from halfmq.wire.remoting.header import Request
-from halfmq.wire.remoting.operators import EXT_FROM, EXT_MAX, EXT_NEXT, EXT_OPERATOR, EXT_REASON, EXT_TOTAL
-from halfmq.wire.remoting.queries import EXT_LAST_BATCH, EXT_QUERY, EXT_QUERY_TOPIC, encode_queries
+from halfmq.wire.remoting.operators import EXT_OPERATOR, EXT_REASON
+from halfmq.wire.remoting.queries import EXT_LAST_BATCH, EXT_QUERY, EXT_QUERY_TOPIC, QUERIES
 
 
 class QueryCommands:
@@ -29,15 +28,9 @@ class QueryCommands:
 
     def list(self, connection: Connection, request: Request[Any]) -> None:
         """29017: a page of queries."""
-        asked = requested_page(request.ext.get(EXT_MAX), request.ext.get(EXT_FROM))
-        if isinstance(asked, Refused):
-            self._gateway.answer(connection, request, *refusal(asked))
-            return
-        page = self._queries.page(*asked)
-        ext = {EXT_TOTAL: page.total}
-        if page.following:
-            ext[EXT_NEXT] = page.following
-        self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, encode_queries(page.queries))
+        if asked := self._durably.requested_page(connection, request):
+            page = self._queries.page(*asked)
+            self._durably.tell_page(connection, request, page, QUERIES.encode(page.rows))
 
     def forget(self, connection: Connection, request: Request[Any]) -> None:
         """29018: the broker forgets a query."""

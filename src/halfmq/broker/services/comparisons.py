@@ -5,12 +5,12 @@ The decisions are in ``core.transaction.comparisons``.
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from halfmq import limits
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.actors import actor
-from halfmq.broker.services.pages import LISTED_MAX
+from halfmq.broker.services.pages import LISTED_MAX, Page, page_of
 from halfmq.broker.services.peer import Peer
 from halfmq.broker.services.transactions import Transactions
 from halfmq.broker.timers import BrokerTime
@@ -38,22 +38,6 @@ _DECIDED_BY: Final = frozenset(int(one) for one in DecidedBy)
 Answer = Callable[[ComparisonMade | Refused | Failed], None]
 
 
-class AwaitedPage(NamedTuple):
-    """``following``: the start of the next page; 0: there is none."""
-
-    rows: tuple[AwaitedComparison, ...]
-    following: int
-
-
-class DamagedPage(NamedTuple):
-    """``total``: findings and verdicts that cannot be compared any more. ``waiting``: those that are still to be compared."""
-
-    total: int
-    waiting: int
-    rows: tuple[DamagedTransaction, ...]
-    following: int
-
-
 class Comparisons:
     """What is compared, and what was found."""
 
@@ -72,13 +56,12 @@ class Comparisons:
         #: The number of findings, as far as they are durable.
         self.findings = sum(known.is_finding for known in sequencer.view.comparisons.values())
 
-    def awaited(self, group: str, start: int) -> AwaitedPage:
+    def awaited(self, group: str, start: int) -> Page[AwaitedComparison]:
         """A page of what a reader of the group's markers shall compare. ``start``: ``following`` of the previous page, or 0."""
         view = self._sequencer.view
         known = [one for one in view.comparisons.values() if one.group == group and is_comparable(view, one)]
-        rows = [self._awaited(one) for one in known[start : start + AWAITED_MAX]]
-        end = start + AWAITED_MAX
-        return AwaitedPage(tuple([row for row in rows if row is not None]), end if end < len(known) else 0)
+        page = page_of(known, AWAITED_MAX, start, self._awaited)
+        return Page(page.total, tuple([row for row in page.rows if row is not None]), page.following)
 
     def _awaited(self, known: Comparison) -> AwaitedComparison | None:
         try:
@@ -88,15 +71,14 @@ class Comparisons:
         marker = (find(properties, HMQ_TX_MARKER) or b"")[:_MARKER_BYTES_MAX].decode("utf-8", "replace")
         return AwaitedComparison(known.tx_id, notes_in(properties).name, marker, known.prepared_at_ms)
 
-    def damaged(self, count: int, start: int) -> DamagedPage:
-        """A page of findings, and of verdicts that nobody can compare any more, oldest verdict first."""
+    def damaged(self, count: int, start: int) -> tuple[Page[DamagedTransaction], int]:
+        """(a page of findings, and of verdicts that nobody can compare any more, oldest verdict first; how many are still to be compared)."""
         view, now_ms = self._sequencer.view, self._time.now_ms()
         known = [one for one in view.comparisons.values() if not is_comparable(view, one)]
         known.sort(key=lambda one: one.position)
         count = min(max(count, 1), LISTED_MAX)
-        end = start + count
-        rows = tuple([_damaged(one, now_ms) for one in known[start:end]])
-        return DamagedPage(len(known), len(view.comparisons) - len(known), rows, end if end < len(known) else 0)
+        page = page_of(known, count, start, lambda one: _damaged(one, now_ms))
+        return page, len(view.comparisons) - len(known)
 
     def report(
         self, peer: Peer, tx_id: str, group: str, committed: bool, source: str, *, is_marker: bool, answer: Answer

@@ -2,32 +2,24 @@
 
 import logging
 from collections.abc import Callable
-from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from halfmq import limits
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.actors import actor_with_reason
+from halfmq.broker.services.pages import Page, page_of
 from halfmq.broker.services.peer import Peer, ThrottledLog
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import ForgetCoordinator, TakeEpoch
 from halfmq.core.decision import CoordinatorForgotten, EpochTaken, Refused, Why
 from halfmq.core.engine import Failed
+from halfmq.core.state import CoordinatorKey, TakenEpoch
 from halfmq.errors import InvalidName
 from halfmq.model.coordinator import is_coordinator_name
 from halfmq.model.ids import checked_name
 from halfmq.model.pending import CoordinatorInfo
 
 log: Final = logging.getLogger("halfmq.operators")
-
-
-class CoordinatorsPage(NamedTuple):
-    """A page of coordinators, in no particular order."""
-
-    total: int
-    coordinators: tuple[CoordinatorInfo, ...]
-    #: Start of the next page; 0: there is none.
-    following: int
 
 
 class Coordinators:
@@ -63,19 +55,16 @@ class Coordinators:
 
         self._sequencer.submit(TakeEpoch(group, name, taken_by), is_done)
 
-    def page(self, count: int, start: int) -> CoordinatorsPage:
-        """``count`` coordinators. ``start``: ``following`` of the previous page, or 0. A change between two pages moves others."""
-        known, now_ms = self._view.coordinators, self._time.now_ms()
-        undecided = self._view.derived.undecided_of_coordinator
-        found = tuple(
-            [
-                CoordinatorInfo(
-                    *key, taken.epoch, taken.taken_by, max(0, now_ms - taken.taken_at_ms), len(undecided.get(key, ()))
-                )
-                for key, taken in islice(known.items(), start, start + count)
-            ]
-        )
-        return CoordinatorsPage(len(known), found, start + count if start + count < len(known) else 0)
+    def page(self, count: int, start: int) -> Page[CoordinatorInfo]:
+        """``count`` coordinators, in no particular order. ``start``: as for ``page_of``."""
+        now_ms, undecided = self._time.now_ms(), self._view.derived.undecided_of_coordinator
+
+        def row(known: tuple[CoordinatorKey, TakenEpoch]) -> CoordinatorInfo:
+            key, taken = known
+            age_ms = max(0, now_ms - taken.taken_at_ms)
+            return CoordinatorInfo(*key, taken.epoch, taken.taken_by, age_ms, len(undecided.get(key, ())))
+
+        return page_of(self._view.coordinators.items(), count, start, row)
 
     def forget(
         self,

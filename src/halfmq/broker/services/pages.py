@@ -1,6 +1,8 @@
-"""The requested page of a list. Front doors pass both values as the client's text."""
+"""Pages of a list. Front doors pass the requested one as the client's text."""
 
-from typing import Final
+from collections.abc import Callable, Collection
+from itertools import islice
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from halfmq import limits
 from halfmq.core.decision import Refused, Why
@@ -8,6 +10,26 @@ from halfmq.core.decision import Refused, Why
 LISTED_MAX: Final = limits.TRANSACTIONS_LISTED_MAX
 _COUNT_DIGITS_MAX: Final = len(str(LISTED_MAX))
 _START_DIGITS_MAX: Final = 18
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+class Page(NamedTuple, Generic[T]):
+    """A part of a list."""
+
+    #: Length of the whole list.
+    total: int
+    rows: tuple[T, ...]
+    #: Start of the next page; 0: there is none.
+    following: int
+
+
+def page_of(known: Collection[K], count: int, start: int, row: Callable[[K], T]) -> Page[T]:
+    """The rows of ``count`` items, from number ``start`` on: ``following`` of the previous page, or 0. An item that goes between two pages
+    moves the others.
+    """
+    end = start + count
+    return Page(len(known), tuple(map(row, islice(known, start, end))), end if end < len(known) else 0)
 
 
 def page_count(text: str | None) -> int | Refused:

@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Callable
-from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.actors import actor_with_reason
+from halfmq.broker.services.pages import Page, page_of
 from halfmq.broker.services.peer import Peer, ThrottledLog
 from halfmq.core.commands import ForgetQuery
 from halfmq.core.decision import QueryRemoved, Refused
@@ -18,15 +18,6 @@ from halfmq.model.query_batch import query_text
 log: Final = logging.getLogger("halfmq.operators")
 
 
-class QueriesPage(NamedTuple):
-    """A page of queries, in the order in which the broker got to know them."""
-
-    total: int
-    queries: tuple[QueryInfo, ...]
-    #: Start of the next page; 0: there is none.
-    following: int
-
-
 class Queries:
     """The queries that the broker knows."""
 
@@ -35,11 +26,9 @@ class Queries:
         self._view = sequencer.view
         self._log_throttled = log_throttled
 
-    def page(self, count: int, start: int) -> QueriesPage:
-        """``count`` queries. ``start``: ``following`` of the previous page, or 0. A query that is forgotten between two pages moves the others."""
-        known = self._view.queries
-        found = tuple([_info(self._view, query) for query in islice(known.values(), start, start + count)])
-        return QueriesPage(len(known), found, start + count if start + count < len(known) else 0)
+    def page(self, count: int, start: int) -> Page[QueryInfo]:
+        """``count`` queries, in the order in which the broker got to know them. ``start``: as for ``page_of``."""
+        return page_of(self._view.queries.values(), count, start, lambda query: _info(self._view, query))
 
     def forget(
         self,

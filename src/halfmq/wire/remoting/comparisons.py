@@ -13,41 +13,17 @@
 Response code 29: an invalid field. RocketMQ responds with 3. Pure functions.
 """
 
-from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import Final
 
-import msgspec
-
-from halfmq.errors import ProtocolError
 from halfmq.model.pending import AwaitedComparison, DamagedTransaction
+from halfmq.wire.remoting.json_body import JsonBody
 
 EXT_OUTCOME: Final = "outcome"
 EXT_SOURCE: Final = "source"
 EXT_IS_MARKER: Final = "isMarker"
 EXT_AGREES: Final = "agrees"
 EXT_WAITING: Final = "waiting"
-_AWAITED: Final = msgspec.json.Decoder(list[AwaitedComparison])
-_DAMAGED: Final = msgspec.json.Decoder(list[DamagedTransaction])
-_T = TypeVar("_T")
-
-
-def encode_rows(rows: Iterable[AwaitedComparison] | Iterable[DamagedTransaction]) -> bytes:
-    """Response body of HMQ_COMPARISONS and HMQ_DAMAGED."""
-    return msgspec.json.encode(list(rows))
-
-
-def decode_awaited(body: bytes | bytearray | memoryview) -> list[AwaitedComparison]:
-    """Response body of HMQ_COMPARISONS. Raises ProtocolError."""
-    return _rows(_AWAITED, body)
-
-
-def decode_damaged(body: bytes | bytearray | memoryview) -> list[DamagedTransaction]:
-    """Response body of HMQ_DAMAGED. Raises ProtocolError."""
-    return _rows(_DAMAGED, body)
-
-
-def _rows(decoder: "msgspec.json.Decoder[list[_T]]", body: bytes | bytearray | memoryview) -> list[_T]:
-    try:
-        return decoder.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"a list of comparisons is malformed: {error}") from error
+#: Response body of HMQ_COMPARISONS.
+AWAITED: Final = JsonBody(list[AwaitedComparison], "a response to HMQ_COMPARISONS is")
+#: Response body of HMQ_DAMAGED.
+DAMAGED: Final = JsonBody(list[DamagedTransaction], "a response to HMQ_DAMAGED is")

@@ -12,27 +12,12 @@ What it prepares and settles carries ``Coordinator.text``: halves in the propert
 Pure functions.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
-from halfmq.errors import ProtocolError
 from halfmq.model.pending import CoordinatorInfo
+from halfmq.wire.remoting.json_body import JsonBody
 
 EXT_TAKEN_BY: Final = "takenBy"
 EXT_EPOCH: Final = "epoch"
-_ROWS: Final = msgspec.json.Decoder(list[CoordinatorInfo])
-
-
-def encode_coordinators(coordinators: Iterable[CoordinatorInfo]) -> bytes:
-    """Response body of HMQ_COORDINATORS."""
-    return msgspec.json.encode(list(coordinators))
-
-
-def decode_coordinators(body: bytes | bytearray | memoryview) -> list[CoordinatorInfo]:
-    """Inverse of ``encode_coordinators``. Raises ProtocolError."""
-    try:
-        return _ROWS.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"a response to HMQ_COORDINATORS is malformed: {error}") from error
+#: Response body of HMQ_COORDINATORS.
+COORDINATORS: Final = JsonBody(list[CoordinatorInfo], "a response to HMQ_COORDINATORS is")

@@ -34,12 +34,11 @@ Response code 29: an invalid field. RocketMQ responds with 3. The codes fit in t
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-import msgspec
-
 from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.model.pending import PendingTransaction
 from halfmq.wire.remoting.java_json import at_most
+from halfmq.wire.remoting.json_body import JsonBody
 
 EXT_GROUP: Final = "group"
 EXT_MAX: Final = "max"
@@ -67,13 +66,15 @@ OPERATOR_CHARS_MAX: Final = limits.OPERATOR_CHARS_MAX
 REASON_CHARS_MAX: Final = limits.REASON_CHARS_MAX
 
 
-_ROWS: Final = msgspec.json.Decoder(list[PendingTransaction])
-_TEXTS: Final = msgspec.json.Decoder(list[str])
+_ROWS: Final = JsonBody(list[PendingTransaction], "a response to HMQ_TRANSACTIONS is")
+_IDS: Final = JsonBody(list[str], "a list of transaction ids is")
+#: Response body of HMQ_STORY: sentences.
+STORY: Final = JsonBody(list[str], "a response to HMQ_STORY is")
 
 
 def encode_pending(rows: Iterable[PendingTransaction]) -> bytes:
     """Response body of HMQ_TRANSACTIONS."""
-    return msgspec.json.encode(list(rows))
+    return _ROWS.encode(list(rows))
 
 
 def decode_pending(
@@ -84,39 +85,21 @@ def decode_pending(
     Raises:
         ProtocolError: malformed.
     """
+    rows = _ROWS.decode(body)
     try:
-        rows = _ROWS.decode(body)
-        total = int(ext[EXT_TOTAL])
-    except (KeyError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        return int(ext[EXT_TOTAL]), rows
+    except (KeyError, ValueError) as error:
         raise ProtocolError(f"a response to HMQ_TRANSACTIONS is malformed: {error!r}") from error
-    return total, rows
-
-
-def encode_story(sentences: Iterable[str]) -> bytes:
-    """Response body of HMQ_STORY."""
-    return msgspec.json.encode(list(sentences))
-
-
-def decode_story(body: bytes | bytearray | memoryview) -> list[str]:
-    """Response body of HMQ_STORY: sentences. Raises ProtocolError."""
-    return _texts(body)
-
-
-def _texts(body: bytes | bytearray | memoryview) -> list[str]:
-    try:
-        return _TEXTS.decode(body)
-    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise ProtocolError(f"a list of texts is malformed: {error}") from error
 
 
 def encode_ids(ids: Iterable[str]) -> bytes:
     """A list of transaction ids as a body."""
-    return msgspec.json.encode(list(ids))
+    return _IDS.encode(list(ids))
 
 
 def decode_ids(body: bytes | bytearray | memoryview) -> list[str]:
     """A list of transaction ids, at most ``UNDECIDED_IDS_MAX``. Raises ProtocolError."""
-    ids = _texts(at_most(body, _UNDECIDED_BYTES_MAX))
+    ids = _IDS.decode(at_most(body, _UNDECIDED_BYTES_MAX))
     if len(ids) > UNDECIDED_IDS_MAX:
         raise ProtocolError(f"{len(ids)} transaction ids; the maximum is {UNDECIDED_IDS_MAX}")
     return ids

@@ -9,15 +9,13 @@
 Response code 29: an invalid field. RocketMQ responds with 3. Pure functions.
 """
 
-from collections.abc import Iterable
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import msgspec
 
-from halfmq.errors import ProtocolError
 from halfmq.model.pending import GroupStats
+from halfmq.wire.remoting.json_body import JsonBody
 
-T = TypeVar("T")
 PastLimitName = Literal["wait", "rollback", "set-aside"]
 
 
@@ -51,45 +49,18 @@ class ProducerChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
         return self == ProducerChange()
 
 
-_CHANGE: Final = msgspec.json.Decoder(ProducerChange)
-_LIMITS: Final = msgspec.json.Decoder(ProducerLimits)
-_STATS: Final = msgspec.json.Decoder(list[GroupStats])
-
-
-def _decode(decoder: "msgspec.json.Decoder[T]", body: bytes | bytearray | memoryview, what: str) -> T:
-    try:
-        return decoder.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"{what} malformed: {error}") from error
+_CHANGE: Final = JsonBody(ProducerChange, "limits of a producer group are")
+#: Response body of HMQ_PRODUCER.
+LIMITS: Final = JsonBody(ProducerLimits, "a response to HMQ_PRODUCER is")
+#: Response body of HMQ_STATS.
+STATS: Final = JsonBody(list[GroupStats], "a response to HMQ_STATS is")
 
 
 def encode_change(change: ProducerChange) -> bytes:
     """Request body of HMQ_PRODUCER."""
-    return msgspec.json.encode(change)
+    return _CHANGE.encode(change)
 
 
 def decode_change(body: bytes | bytearray | memoryview) -> ProducerChange:
     """Request body of HMQ_PRODUCER; an empty one changes nothing. Raises ProtocolError, which names the field."""
-    if not len(body):
-        return ProducerChange()
-    return _decode(_CHANGE, body, "limits of a producer group are")
-
-
-def encode_limits(limits: ProducerLimits) -> bytes:
-    """Response body of HMQ_PRODUCER."""
-    return msgspec.json.encode(limits)
-
-
-def decode_limits(body: bytes | bytearray | memoryview) -> ProducerLimits:
-    """Response body of HMQ_PRODUCER. Raises ProtocolError."""
-    return _decode(_LIMITS, body, "a response to HMQ_PRODUCER is")
-
-
-def encode_stats(stats: Iterable[GroupStats]) -> bytes:
-    """Response body of HMQ_STATS."""
-    return msgspec.json.encode(list(stats))
-
-
-def decode_stats(body: bytes | bytearray | memoryview) -> list[GroupStats]:
-    """Response body of HMQ_STATS. Raises ProtocolError."""
-    return _decode(_STATS, body, "a response to HMQ_STATS is")
+    return _CHANGE.decode(body) if len(body) else ProducerChange()

@@ -8,28 +8,13 @@
 Response code 29: an invalid field. RocketMQ responds with 3. Pure functions.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
-from halfmq.errors import ProtocolError
 from halfmq.model.pending import QueryInfo
+from halfmq.wire.remoting.json_body import JsonBody
 
 EXT_QUERY: Final = "query"
 EXT_QUERY_TOPIC: Final = "queryTopic"
 EXT_LAST_BATCH: Final = "lastBatch"
-_ROWS: Final = msgspec.json.Decoder(list[QueryInfo])
-
-
-def encode_queries(queries: Iterable[QueryInfo]) -> bytes:
-    """Response body of HMQ_QUERIES."""
-    return msgspec.json.encode(list(queries))
-
-
-def decode_queries(body: bytes | bytearray | memoryview) -> list[QueryInfo]:
-    """Inverse of ``encode_queries``. Raises ProtocolError."""
-    try:
-        return _ROWS.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"a response to HMQ_QUERIES is malformed: {error}") from error
+#: Response body of HMQ_QUERIES.
+QUERIES: Final = JsonBody(list[QueryInfo], "a response to HMQ_QUERIES is")

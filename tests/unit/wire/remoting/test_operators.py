@@ -8,12 +8,11 @@ from halfmq.wire.remoting.codes import HMQ_RESOLVE, HMQ_TRANSACTIONS
 from halfmq.wire.remoting.header import decode, encode_request, encode_response
 from halfmq.wire.remoting.operators import (
     EXT_TOTAL,
+    STORY,
     decode_ids,
     decode_pending,
-    decode_story,
     encode_ids,
     encode_pending,
-    encode_story,
 )
 
 ROW = PendingTransaction("shop", "T-1", 90_000, 2, 3, 4_711, ("orders", "stock"), 4, 0, 1)
@@ -42,7 +41,7 @@ def test_the_bytes_of_a_list() -> None:
 
 
 def test_stories_are_lists_of_sentences() -> None:
-    assert decode_story(encode_story(("One.", "Two."))) == ["One.", "Two."]
+    assert STORY.decode(STORY.encode(("One.", "Two."))) == ["One.", "Two."]
 
 
 def test_ids_come_through_and_are_bounded() -> None:
@@ -60,10 +59,10 @@ def test_what_is_no_list_is_refused(ext: dict[str, str], body: bytes) -> None:
         decode_pending(ext, body)
     if body != b"[]":
         with pytest.raises(ProtocolError):
-            decode_story(body)
+            STORY.decode(body)
 
 
-@pytest.mark.parametrize("read", [decode_story, decode_ids, lambda body: decode_pending({"total": "1"}, body)])
+@pytest.mark.parametrize("read", [STORY.decode, decode_ids, lambda body: decode_pending({"total": "1"}, body)])
 def test_a_body_that_is_nested_too_deep_is_a_protocol_error(read):
     with pytest.raises(ProtocolError):
         read(b'[{"skipped":' * 5_000)

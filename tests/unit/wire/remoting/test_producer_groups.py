@@ -5,18 +5,16 @@ import pytest
 from halfmq.errors import ProtocolError
 from halfmq.model.pending import GroupStats
 from halfmq.wire.remoting.producer_groups import (
+    LIMITS,
+    STATS,
     ProducerChange,
     ProducerLimits,
     decode_change,
-    decode_limits,
-    decode_stats,
     encode_change,
-    encode_limits,
-    encode_stats,
 )
 
-LIMITS = ProducerLimits("shop", 15, "rollback", 86_400_000, -1, 5, "ada", 1_000_000, 1 << 34)
-STATS = GroupStats("shop", 3, 10, 4_000, 9_000, 60_000, 1, 2, 1, 7, 8, 30_000, 15, "set-aside", 0, "ada")
+OF_SHOP = ProducerLimits("shop", 15, "rollback", 86_400_000, -1, 5, "ada", 1_000_000, 1 << 34)
+FIGURES = GroupStats("shop", 3, 10, 4_000, 9_000, 60_000, 1, 2, 1, 7, 8, 30_000, 15, "set-aside", 0, "ada")
 
 
 def test_a_change_names_only_what_changes() -> None:
@@ -29,8 +27,8 @@ def test_a_change_names_only_what_changes() -> None:
 
 
 def test_limits_and_figures_come_through() -> None:
-    assert decode_limits(encode_limits(LIMITS)) == LIMITS
-    assert decode_stats(encode_stats([STATS])) == [STATS]
+    assert LIMITS.decode(LIMITS.encode(OF_SHOP)) == OF_SHOP
+    assert STATS.decode(STATS.encode([FIGURES])) == [FIGURES]
 
 
 @pytest.mark.parametrize(
@@ -45,6 +43,6 @@ def test_what_is_no_change_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize("body", [b"", b"{}", b"[{}]", b"\xff"])
 def test_what_is_no_answer_is_refused(body: bytes) -> None:
     with pytest.raises(ProtocolError, match="HMQ_PRODUCER"):
-        decode_limits(body)
+        LIMITS.decode(body)
     with pytest.raises(ProtocolError, match="HMQ_STATS"):
-        decode_stats(body)
+        STATS.decode(body)
