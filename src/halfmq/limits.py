@@ -85,8 +85,8 @@ COORDINATORS_MAX: Final = 1_024
 COORDINATOR_NAME_CHARS_MAX: Final = 64
 #: Undecided transactions of a coordinator: sorting them for each page of a listing takes 5 ms of the loop.
 COORDINATOR_UNDECIDED_MAX: Final = 65_536
-#: Name of the client that took an epoch.
-EPOCH_TAKER_CHARS_MAX: Final = 96
+#: UTF-8 bytes of the name of the client that took an epoch.
+EPOCH_TAKER_BYTES_MAX: Final = 96
 #: A branch of somebody else's transaction, as text: an xid of X/Open takes up to 268.
 BRANCH_CHARS_MAX: Final = 300
 #: Grace period: time between the prepare and the first check, ms. Precedent: RocketMQ ``transactionTimeOut``.

@@ -134,11 +134,10 @@ class Coordinator:
         self._epochs = {}
         epochs = {}
         # One text for the whole call: an attempt whose answer was lost gets the same epoch again, also if it arrives late.
-        taken_by = f"{context.membership.client_id} {context.ids.transaction_id()[-12:]}"[
-            -limits.EPOCH_TAKER_CHARS_MAX :
-        ]
+        taken_by = f"{context.membership.client_id} {context.ids.transaction_id()[-12:]}".encode()
+        fields = {EXT_GROUP: self.group, EXT_COORDINATOR: self.name}
+        fields[EXT_TAKEN_BY] = taken_by[-limits.EPOCH_TAKER_BYTES_MAX :].decode(errors="ignore")
         for broker in brokers:
-            fields = {EXT_GROUP: self.group, EXT_COORDINATOR: self.name, EXT_TAKEN_BY: taken_by}
             answer = await self._ask(broker, HMQ_TAKE_EPOCH, fields, whole.left_s())
             epochs[broker] = int(answer.ext[EXT_EPOCH])
         found = [one for broker in brokers for one in await self._undecided_at(broker, whole.left_s())]

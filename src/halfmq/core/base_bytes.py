@@ -30,8 +30,8 @@ RARE_BYTES: Final = 16
 #: Of a query with all its runs, without names and decisions; of one decision.
 QUERY_BYTES: Final = 80 + (2 + RUN_CHARS_MAX) * (1 + limits.QUERY_RUNS_MAX)
 DECISION_BYTES: Final = 36
-#: Of a coordinator, without names.
-COORDINATOR_BYTES: Final = 32
+#: Of a coordinator, without names. Space for the longest name of a client is reserved, so that it can always be taken over.
+COORDINATOR_BYTES: Final = 32 + limits.EPOCH_TAKER_BYTES_MAX
 #: Space for so many decisions of a query is reserved from its first record on, so a decision always fits: where there is no space for more,
 #: the earlier ones are forgotten (``transaction.query_limits``).
 DECISIONS_RESERVED: Final = 2
@@ -68,7 +68,7 @@ def producer_bytes(settings: ProducerSettings | None) -> int:
 
 
 def coordinator_bytes(key: CoordinatorKey, taken: TakenEpoch | None) -> int:
-    return 0 if taken is None else COORDINATOR_BYTES + sum(map(len, key)) + len(taken.taken_by.encode())
+    return 0 if taken is None else COORDINATOR_BYTES + sum(map(len, key))
 
 
 def query_bytes(query: Query) -> int:

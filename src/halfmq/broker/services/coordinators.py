@@ -39,8 +39,8 @@ class Coordinators:
         Refusals: INVALID_PARAMETER: of the names. LIMIT_REACHED: no space for another coordinator.
         """
         problem = _problem_of(group, name)
-        if not 0 < len(taken_by) <= limits.EPOCH_TAKER_CHARS_MAX or not taken_by.isprintable():
-            problem = f"takenBy: which process, 1 to {limits.EPOCH_TAKER_CHARS_MAX} printable characters"
+        if not taken_by.isprintable() or not 0 < len(taken_by.encode()) <= limits.EPOCH_TAKER_BYTES_MAX:
+            problem = f"takenBy: which process, 1 to {limits.EPOCH_TAKER_BYTES_MAX} bytes of printable characters"
         if problem:
             answer(Refused(Why.INVALID_PARAMETER, problem))
             return

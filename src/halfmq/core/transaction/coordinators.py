@@ -33,22 +33,19 @@ def decide_take_epoch(state: State, command: TakeEpoch, now_ms: int) -> Decision
     """Give the coordinator the next epoch, or again the one that this process took.
 
     Replies:
-        EpochTaken. Refused LIMIT_REACHED: there are as many coordinators as may be, or no space in a base.
+        EpochTaken. Refused LIMIT_REACHED: there are as many coordinators as may be, or no space in a base for another one.
     """
     key = command.group, command.name
     known = state.coordinators.get(key)
     if known is not None and known.taken_by == command.taken_by:
         return Decision(NOTHING, EpochTaken(known.epoch))
-    taken = TakenEpoch(state.coordinator_epoch + 1, command.taken_by, now_ms)
-    if known is None:
-        refused = _refuse_new(state, command)
-    else:
-        more = coordinator_bytes(key, taken) - coordinator_bytes(key, known)
-        refused = refuse_named(state, more, f"coordinator {command.name!r} got no epoch") if more > 0 else None
+    # One that is known is taken over whatever space there is: nobody else would settle what it has prepared.
+    refused = _refuse_new(state, command) if known is None else None
     if refused is not None:
         return Decision(NOTHING, refused)
-    record = coordinator_epoch(next_offset(state), key, taken.epoch, taken.taken_by)
-    return Decision((record,), EpochTaken(taken.epoch))
+    epoch = state.coordinator_epoch + 1
+    record = coordinator_epoch(next_offset(state), key, epoch, command.taken_by)
+    return Decision((record,), EpochTaken(epoch))
 
 
 def _refuse_new(state: State, command: TakeEpoch) -> Refused | None:

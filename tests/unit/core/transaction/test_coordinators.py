@@ -14,6 +14,7 @@ from halfmq.core.commands import (
     RequestedVerdict,
     ResolveTransaction,
     SetProducer,
+    SetTopic,
     TakeEpoch,
     TrimLog,
 )
@@ -267,13 +268,27 @@ def test_a_group_has_as_many_coordinators_as_it_may_and_all_of_them_a_part_of_a_
     assert "`halfmq coordinator forget`" in text
     take(log, "b", "c0")
     for number in range(limits.COORDINATORS_MAX):
-        reply = log.do(TakeEpoch(f"G{number}", "c".ljust(64, "x"), "t" * limits.EPOCH_TAKER_CHARS_MAX))
+        reply = log.do(TakeEpoch(f"G{number}", "c".ljust(64, "x"), "t" * limits.EPOCH_TAKER_BYTES_MAX))
         if isinstance(reply, Refused):
             break
     assert f"of {coordinators_bytes_max(1 << 18)} bytes in the base" in refused(reply, Why.LIMIT_REACHED).text
     assert len(base_payload(log.state)) <= log.state.derived.base_bytes
     check(log.state)
     take(log, "b", "c1")
+
+
+def test_a_coordinator_is_taken_over_also_where_a_base_has_no_space() -> None:
+    """Else nobody would settle what it has prepared."""
+    log = CoreLog(BrokerSettings(segment_bytes=1 << 18))
+    take(log, "a")
+    number = 0
+    while log.do(SetTopic(f"fill-{number}".ljust(100, "x"), 1, 1, 6)) == Done():
+        number += 1
+    assert "base" in refused(log.do(TakeEpoch("PG", "more", "a")), Why.LIMIT_REACHED).text
+    for by in ("t" * limits.EPOCH_TAKER_BYTES_MAX, "\u00e9" * (limits.EPOCH_TAKER_BYTES_MAX // 2), "b"):
+        take(log, by)
+    assert len(base_payload(log.state)) <= log.state.derived.base_bytes
+    check(log.state)
 
 
 def test_a_coordinator_has_as_many_undecided_transactions_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
