@@ -4,12 +4,14 @@ person who decides in its place. At the end both banks, the broker and what cons
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from halfmq import AsyncClient, compose
+from halfmq.client.coordinator import Coordinator
 from halfmq.errors import HalfmqError
-from halfmq.wire.remoting.codes import HMQ_RESOLVE
+from halfmq.wire.remoting.codes import HMQ_RESOLVE, HMQ_TRANSACTIONS
 from tests.documents.pages import table
 from tests.outbox.test_relay import read, url_of
 from tests.support.faults import Faults, Killed, Once
@@ -30,6 +32,8 @@ HAPPENS = {
 }
 #: A call that is killed or cut off while it is under way is like one of the others, by chance: test_coordinator_chance.py.
 NOTHING = "nothing is left"
+#: What a page of a listing takes at a busy broker.
+_PAGE_S = 0.2
 ITSELF, NEXT = "the process itself", "the next one"
 
 
@@ -224,6 +228,29 @@ async def test_more_than_a_page_of_transfers_is_recovered(tmp_path: Path, monkey
         one = mq.coordinator(NAME)
         await one.recover()
         ids = [(await one.prepare([compose("t", str(number))])).tx_id for number in range(10)]
+        assert [left.tx_id for left in await mq.coordinator(NAME).recover()] == ids
+
+
+async def test_each_page_of_what_is_undecided_has_the_time_of_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a coordinator that left many transactions could never recover."""
+    monkeypatch.setattr("halfmq.broker.remoting.operators.page_count", lambda text: 1)
+    ask = Coordinator._ask
+
+    async def slow(self: Coordinator, broker: str, code: int, *given: Any) -> Any:
+        if code == HMQ_TRANSACTIONS:
+            await asyncio.sleep(_PAGE_S)
+        return await ask(self, broker, code, *given)
+
+    monkeypatch.setattr(Coordinator, "_ask", slow)
+    async with (
+        serving(tmp_path / "data") as broker,
+        AsyncClient(url_of(broker), group="bank", timeout=3 * _PAGE_S) as mq,
+    ):
+        one = mq.coordinator(NAME)
+        await one.recover()
+        ids = [(await one.prepare([compose("t", str(number))])).tx_id for number in range(5)]
         assert [left.tx_id for left in await mq.coordinator(NAME).recover()] == ids
 
 

@@ -140,7 +140,7 @@ class Coordinator:
         for broker in brokers:
             answer = await self._ask(broker, HMQ_TAKE_EPOCH, fields, whole.left_s())
             epochs[broker] = int(answer.ext[EXT_EPOCH])
-        found = [one for broker in brokers for one in await self._undecided_at(broker, whole.left_s())]
+        found = [one for broker in brokers for one in await self._undecided_at(broker)]
         self._epochs = epochs
         self._broker_of = {one.tx_id: one.broker for one in found}
         return sorted(found, key=lambda one: one.prepared_at_ms)
@@ -152,13 +152,13 @@ class Coordinator:
             except (ConnectError, NotSent) as error:
                 await attempts.lost(error)
 
-    async def _undecided_at(self, broker: str, timeout_s: float) -> list[PreparedTransaction]:
-        whole = self._context.attempts(f"listing what coordinator {self.name} has at {broker}", timeout_s)
+    async def _undecided_at(self, broker: str) -> list[PreparedTransaction]:
+        """Each page has the time of a call: however many there are, they can be listed."""
         found: list[PreparedTransaction] = []
         start = "0"
         while True:
             fields = {EXT_GROUP: self.group, EXT_COORDINATOR: self.name, EXT_FROM: start}
-            answer = await self._ask(broker, HMQ_TRANSACTIONS, fields, whole.left_s())
+            answer = await self._ask(broker, HMQ_TRANSACTIONS, fields, self._context.timeout_s)
             _, rows = decode_pending(answer.ext, answer.body)
             now_ms = int(answer.ext[EXT_AT])
             found += [_prepared_transaction(row, broker, now_ms) for row in rows]
