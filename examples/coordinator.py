@@ -31,10 +31,10 @@ def transfer(*, account_is_open: bool = True) -> None:
             connection.execute(insert(table).values(id=number))
             branch.prepare()  # if anything fails up to here, the next process rolls all of it back
             connection.invalidate()  # the branch outlives its connection
-    coordinator.settle(
-        tx_id, Outcome.COMMIT if account_is_open else Outcome.ROLLBACK
-    )  # the decision, whoever is killed now
-    end_branches()
+    try:  # the decision, whoever is killed now
+        coordinator.settle(tx_id, Outcome.COMMIT if account_is_open else Outcome.ROLLBACK)
+    finally:  # also if another process took over meanwhile: it may have looked for branches before these were prepared
+        end_branches()
 
 
 def end_branches() -> None:
@@ -62,19 +62,19 @@ def ids(table: Table) -> list[int]:
 
 for one in engines:
     one.metadata.create_all(engines[one])
-with Client(URL, group="bank") as mq, mq.consumer(TOPIC, group="notices") as messages:
+with Client(URL, group="bank") as mq:
     coordinator = mq.coordinator("transfers")
     for left in coordinator.recover():  # it takes over from a process that was killed, or is paused
         coordinator.settle(left.tx_id, Outcome.ROLLBACK)
     end_branches()
-    for _ in range(5):
-        transfer()
-    transfer(account_is_open=False)  # there is neither a debit nor a message
-    while not ids(debits) == ids(credited) == ids(notices):
-        if (message := messages.get(timeout=30)) is None:
-            raise SystemExit("no message for 30 seconds, and some transfers have no notice")
-        with Session(engines[notices]) as session, inbox.once(session, message, group="notices") as first:
-            if first:
-                session.execute(insert(notices).values(message.json()))
-        message.ack()
+    for account_is_open in (*[True] * 5, False):  # of the last one there is neither a debit nor a message
+        transfer(account_is_open=account_is_open)
+    with mq.consumer(TOPIC, group="notices") as messages:
+        while not ids(debits) == ids(credited) == ids(notices):
+            if (message := messages.get(timeout=30)) is None:
+                raise SystemExit("no message for 30 seconds, and some transfers have no notice")
+            with Session(engines[notices]) as session, inbox.once(session, message, group="notices") as first:
+                if first:
+                    session.execute(insert(notices).values(message.json()))
+            message.ack()
 print("banks and notices agree")

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
+from halfmq import Client, Outcome
 from tests.documents.pages import ROOT, table
 from tests.support.amount import amount, seed_of_commit
 from tests.support.served import Served
@@ -105,9 +106,9 @@ class Example:
         }  # fmt: skip
         self.topic = self._environment["TOPIC"]
 
-    def start(self) -> "subprocess.Popen[str]":
+    def start(self, *options: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [sys.executable, EXAMPLES / f"{self.name}.py"], cwd=self._directory, env=self._environment,
+            [sys.executable, *options, EXAMPLES / f"{self.name}.py"], cwd=self._directory, env=self._environment,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 
@@ -144,6 +145,12 @@ class Example:
             ids(*_ORDERS_OF.get(self.name, ("orders", "SELECT id FROM orders"))),
             ids(*_EFFECTS_OF.get(self.name, ("invoices", "SELECT order_id FROM invoices"))),
         )
+
+    def prepared(self) -> list[str]:
+        """The branches that are prepared in its databases."""
+        with self._engines["orders"].connect() as connection:
+            names = [one if isinstance(one, str) else one.decode() for one in connection.recover_twophase()]
+        return [name for name in names if name.startswith(self.topic)]
 
     def close(self) -> None:
         for engine in self._engines.values():
@@ -190,6 +197,47 @@ def test_orders_and_invoices_agree_also_after_kills(example: Example, request: p
     at_last = example.found()
     assert at_last.invoices == at_last.orders
     assert len(at_last.orders) > len(once.orders)
+
+
+_STOPPED_AT_ITS_FIRST_BRANCH = """
+import pathlib, runpy, sys, time
+from sqlalchemy.engine import TwoPhaseTransaction
+
+prepare = TwoPhaseTransaction.prepare
+
+def wait(branch):
+    TwoPhaseTransaction.prepare = prepare
+    print("stopped", flush=True)
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    prepare(branch)
+
+TwoPhaseTransaction.prepare = wait
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("name", "driver"), [one for one in _ON_EACH_DATABASE if one.values[0] == "coordinator"])
+def test_a_coordinator_that_another_one_overtook_leaves_no_branch_prepared(
+    example: Example, broker: Served, tmp_path: Path
+) -> None:
+    """The other one looked for branches before this one prepared its own."""
+    process = example.start("-c", _STOPPED_AT_ITS_FIRST_BRANCH)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "stopped\n"
+        with Client(broker.url, group="bank") as mq:
+            coordinator = mq.coordinator("transfers")
+            for left in coordinator.recover():
+                coordinator.settle(left.tx_id, Outcome.ROLLBACK)
+        (tmp_path / "go").touch()
+        said, _ = process.communicate(timeout=RUN_MAX_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert "CoordinatorSuperseded" in said
+    assert example.prepared() == []
+    assert example.run().endswith(" agree\n")
 
 
 def test_each_program_is_one_that_is_run_and_listed_and_is_short() -> None:
