@@ -163,7 +163,7 @@ class SendTimeout(OutcomeUnknown):
 
 class TransactionUnknown(OutcomeUnknown):
     """The result of the local COMMIT, or the broker's response to the verdict, was lost. The back-check settles transaction
-    ``tx_id``; the caller does nothing."""
+    ``tx_id``; the caller does nothing. No check settles that of a coordinator: it calls ``settle`` again, or asks ``outcome``."""
 
     code = "transaction-unknown"
 

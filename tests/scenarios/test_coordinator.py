@@ -25,6 +25,7 @@ from halfmq.errors import (
     TransactionIncomplete,
     TransactionRefused,
     TransactionUndecided,
+    TransactionUnknown,
     UsageError,
 )
 from halfmq.model.settings import BrokerSettings
@@ -143,7 +144,9 @@ async def test_what_is_wrong_is_said_before_anything_is_sent(broker: Running, fa
                 await one.prepare(MESSAGES, **wrong)
         with pytest.raises(UsageError, match="without messages"):
             await one.prepare([])
-        for outcome in (Outcome.UNKNOWN, "COMMIT", None):
+        with pytest.raises(UsageError, match="has no messages"):
+            await one.settle(Prepared("T-1", "bank", "", (), atomic=True), Outcome.COMMIT)
+        for outcome in (Outcome.UNKNOWN, "COMMIT", None, []):
             with pytest.raises(UsageError, match=r"Outcome\.COMMIT or"):
                 await one.settle("T-1", outcome)
         for name in ("", "a b", "x" * 65, None):
@@ -220,6 +223,16 @@ async def test_checks_decide_nothing_and_nobody_is_warned(
             await mq.rollback(Prepared("T-1", "bank", "", (await prepared_half(broker, "T-1"),), atomic=True))
         assert (await one.settle("T-1", Outcome.COMMIT)).verdict == "COMMITTED"
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_a_verdict_without_answer_is_given_again_by_its_coordinator(broker: Running) -> None:
+    async with AsyncClient(url_of(broker), group="bank") as mq:
+        one = mq.coordinator("transfers")
+        await one.recover()
+        prepared = replace(await one.prepare(MESSAGES, tx_id="T-1"), timeout_s=1e-9)
+        with pytest.raises(TransactionUnknown, match="no check settles it"):
+            await one.settle(prepared, Outcome.COMMIT)
+        assert (await one.settle("T-1", Outcome.COMMIT)).verdict == "COMMITTED"
 
 
 async def prepared_half(broker: Running, tx_id: str) -> Any:

@@ -201,7 +201,8 @@ class Coordinator:
         Raises:
             CoordinatorSuperseded: another process took over; stop.
             TransactionRefused: a transaction with this id has a verdict. TransactionUndecided: it has none.
-            SendTimeout, ConnectError, RequestFailed, UsageError: it is not prepared, and is rolled back. Decide ROLLBACK.
+            SendTimeout, ConnectError, RequestFailed, UsageError: it is not prepared. Decide ROLLBACK, and ``settle`` it after a SendTimeout: what
+                may have arrived waits for that, or for the next ``recover``.
         """
         self._here(after_recovery=True)
         text = _branch_text(branch)
@@ -240,6 +241,8 @@ class Coordinator:
         return self._context.rng.choice(those)
 
     def _text(self, broker: str) -> str:
+        if broker not in self._epochs:  # recover() runs meanwhile
+            raise UsageError("this coordinator has no epoch", hint=_RECOVER_FIRST)
         return model.Coordinator(self.name, self._epochs[broker]).text
 
     async def settle(
@@ -258,12 +261,14 @@ class Coordinator:
             TransactionUnknown: no answer; this client repeats it in the background. Call it again, or ``recover`` in a new process.
             RequestFailed: never prepared, or past retention.
         """
-        if outcome not in VERDICT_OF:
+        if not isinstance(outcome, Outcome) or outcome not in VERDICT_OF:
             raise UsageError(f"settle(..., {outcome!r})", hint="Outcome.COMMIT or Outcome.ROLLBACK")
         self._here(after_recovery=True)
         if timeout is not None:
             checked_seconds(timeout, "timeout")
         prepared = transaction if isinstance(transaction, Prepared) else await self._by_id(transaction)
+        if not prepared.halves:
+            raise UsageError(f"{prepared!r} has no messages", hint="what prepare returned, or the id")
         broker = prepared.halves[0].broker
         if broker not in self._epochs:
             raise UsageError(f"broker {broker} was not there at recover()", hint=_RECOVER_FIRST)

@@ -91,10 +91,20 @@ class Handler:
                 if not first:
                     return
                 if self._transaction is None:
-                    self._function(self._argument(message), session)
+                    _refuse_coroutine(self._function(self._argument(message), session))
                     return
                 with self._transaction.block(session, loop) as sends, message._sending(sends):
-                    self._function(self._argument(message), session, sends)
+                    _refuse_coroutine(self._function(self._argument(message), session, sends))
+
+
+def _refuse_coroutine(result: object) -> None:
+    """A plain function, such as a lambda, that calls a coroutine function has done nothing: its transaction must not commit."""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise UsageError(
+            f"a plain function returned the coroutine {result.__qualname__}, which nobody awaits in its transaction",
+            hint="make it a coroutine function, with an async_sessionmaker",
+        )
 
 
 def _first_type(function: Callable[..., Any]) -> type | None:

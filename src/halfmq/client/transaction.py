@@ -55,6 +55,10 @@ from halfmq.wire.remoting.replies import EndReply, read_reply
 #: How long an unanswered verdict is retried in the background, seconds: longer than a broker restart. Then only the check
 #: remains.
 _BACKGROUND_S: Final = 600.0
+_REPEATED: Final = "it is retried in the background, and the check is the fallback"
+_REPEATED_FOR_COORDINATOR: Final = (
+    "it is retried in the background; no check settles it: settle it again, or ask outcome() what stands"
+)
 
 #: Maximum length of the remark sent with UNKNOWN, characters; the broker keeps 200.
 REMARK_CHARS_MAX: Final = 500
@@ -188,7 +192,7 @@ class Transactions:
         except (SendTimeout, ConnectError):
             self._settle_in_background(settlement)
         except HalfmqError as lost:
-            log.info("%s was not acknowledged (%s); the check settles it", settlement.what, lost)
+            log.info("%s was not acknowledged (%s); %s settles it", settlement.what, lost, _who_settles(settlement))
 
     # --- verdicts -------------------------------------------------------------------------------------------------
 
@@ -276,7 +280,7 @@ class Transactions:
             raise TransactionUnknown(
                 f"{settlement.what} was not acknowledged",
                 tx_id=tx_id,
-                hint="it is retried in the background, and the check is the fallback",
+                hint=_REPEATED_FOR_COORDINATOR if settlement.prepared.coordinator else _REPEATED,
             ) from error
         except asyncio.CancelledError:
             self._settle_in_background(settlement)
@@ -399,7 +403,7 @@ class Transactions:
             except HalfmqError as error:
                 log.warning("late %s was refused: %s", settlement.what, error)
             return
-        log.warning("%s was never answered; the check settles it", settlement.what)
+        log.warning("%s was never answered; %s settles it", settlement.what, _who_settles(settlement))
 
     async def close(self, grace_s: float) -> None:
         """Wait up to ``grace_s`` seconds for verdicts in the background; the check settles the rest."""
@@ -410,6 +414,11 @@ class Transactions:
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
+
+
+def _who_settles(settlement: Settlement) -> str:
+    """Who does if this client does not."""
+    return "its coordinator" if settlement.prepared.coordinator else "the check"
 
 
 def _check_arguments(messages: Sequence[OutgoingMessage], tx_id: str, name: str, query_id: str) -> None:
