@@ -1721,8 +1721,8 @@ PLANTS: Final = (
         _NEVER_AGAIN,
         "a coordinator that was forgotten counts its epochs from 1 again",
         "core/transaction/coordinators.py",
-        "TakenEpoch(state.coordinator_epoch + 1,",
-        "TakenEpoch((known.epoch if known is not None else 0) + 1,",
+        "epoch = state.coordinator_epoch + 1",
+        "epoch = (known.epoch if known is not None else 0) + 1",
     ),
     Plant(
         "highest-epoch-is-not-in-a-base",
@@ -1739,9 +1739,9 @@ PLANTS: Final = (
         "a handler that sends is called for a message that its inbox has",
         "client/handler.py",
         "                if not first:\n                    return\n                if self._transaction is None:\n"
-        "                    self._function(",
+        "                    _refuse_coroutine(self._function(",
         "                if not first and self._transaction is None:\n                    return\n"
-        "                if self._transaction is None:\n                    self._function(",
+        "                if self._transaction is None:\n                    _refuse_coroutine(self._function(",
     ),
     Plant(
         "failed-handler-commits",
