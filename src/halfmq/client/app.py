@@ -133,6 +133,8 @@ class _Handlers(NamedTuple):
 
     handle: Handler | Participant
     dead: Handler | None
+    #: Failures of ``dead`` by identity of the message, which waits to be taken again.
+    dead_failures: dict[int, int]
 
 
 class RelaySpec(NamedTuple):
@@ -504,8 +506,8 @@ class App:
             )
 
         if spec.barrier is not None:
-            return _Handlers(Participant(self._client, spec.group, handler(spec.function)), None)
-        return _Handlers(handler(spec.function), handler(spec.on_dead) if spec.on_dead else None)
+            return _Handlers(Participant(self._client, spec.group, handler(spec.function)), None, {})
+        return _Handlers(handler(spec.function), handler(spec.on_dead) if spec.on_dead else None, {})
 
     def _consumer(self, spec: _ConsumerSpec) -> Consumer:
         consumer = self._client.consumer(
@@ -541,7 +543,9 @@ def _report_relay(task: "asyncio.Task[None]") -> None:
 async def _work(consumer: Consumer, handlers: _Handlers) -> None:
     """One of ``concurrency`` worker tasks. Returns when the consumer is stopped."""
     async for message in consumer:
-        if message.sharding_key is not None:
+        if id(message) in handlers.dead_failures:
+            await _given_up(consumer, handlers, message)
+        elif message.sharding_key is not None:
             await _handle_in_order(consumer, handlers, message)
         elif handlers.dead is not None and message.attempt > consumer.spec.retries:
             await _handle_last(consumer, handlers, message)
@@ -564,34 +568,32 @@ async def _handle_last(consumer: Consumer, handlers: _Handlers, message: Message
 
 
 async def _given_up(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
-    """What becomes of a message whose handler has failed for the last time: ``on_dead`` handles it, or it is a dead letter."""
+    """What becomes of a message whose handler has failed for the last time: ``on_dead`` handles it, or it is a dead letter.
+
+    ``on_dead`` is called again after a failure, as a handler is: nobody else would compensate. The worker is free while the message waits, and a
+    message that waits at the end of the app is delivered again to another member.
+    """
     if handlers.dead is not None:
-        handled = await _on_dead(consumer, handlers.dead, message)
-        if handled is None:
-            return
-        if handled:
-            log.warning("on_dead has handled %r", message)
-            message.ack()
-            return
-    log.error("%r goes to the dead-letter queue", message)
-    await message.reject()
-
-
-async def _on_dead(consumer: Consumer, dead: Handler, message: Message) -> bool | None:
-    """Whether it has handled the message; None: the consumer was stopped before, and the message is delivered again to another member. It
-    is called again after a failure, as a handler is: nobody else would compensate."""
-    for calls in range(1, DEAD_CALLS + 1):
+        failures = handlers.dead_failures.pop(id(message), 0)
         try:
-            await dead(message)
+            await handlers.dead(message)
         except (Exception, asyncio.CancelledError) as error:
             if is_our_cancellation(error):
                 raise
-            log.exception("on_dead failed for %r, %d of %d times", message, calls, DEAD_CALLS)
-            if calls < DEAD_CALLS and not await consumer.rest(pause_s(calls)):
-                return None
+            failures += 1
+            log.exception("on_dead failed for %r, %d of %d times", message, failures, DEAD_CALLS)
+            if failures < DEAD_CALLS:
+                handlers.dead_failures[id(message)] = failures
+                consumer.again(message, pause_s(failures))
+                return
         else:
-            return True
-    return False
+            log.warning("on_dead has handled %r", message)
+            message.ack()
+            consumer.handled(message)
+            return
+    log.error("%r goes to the dead-letter queue", message)
+    await message.reject()
+    consumer.handled(message)
 
 
 async def _handle_in_order(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
@@ -617,7 +619,7 @@ async def _handle_in_order(consumer: Consumer, handlers: _Handlers, message: Mes
         await _given_up(consumer, handlers, message)
     else:
         message.ack()
-    consumer.handled(message)
+        consumer.handled(message)
 
 
 async def _shut_down(consumers: Sequence[Consumer], workers: "Sequence[asyncio.Task[None]]") -> None:

@@ -171,15 +171,6 @@ class Consumer:
         """Return the message again after ``after_s`` seconds, before any other message of its key."""
         self._open_feed().again(message, after_s)
 
-    async def rest(self, seconds: float) -> bool:
-        """Wait so long. False: it was stopped meanwhile; messages that are not acknowledged are delivered again."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._open_feed().end()
-        except TimeoutError:
-            return True
-        return False
-
     @property
     def is_closed(self) -> bool:
         """Whether it was stopped or closed; raises UsageError if it was never opened."""

@@ -109,7 +109,6 @@ class Feed:
         #: Set if messages of one key are handled in order by concurrent handlers. Messages that wait in it count as buffered.
         self.key_order: KeyOrder[QueuePuller] | None = None
         self._arrived = asyncio.Event()
-        self._ended = asyncio.Event()
         self.closed = False
 
     def put(self, puller: "QueuePuller", message: Message) -> None:
@@ -174,10 +173,6 @@ class Feed:
         """Wait until there may be a message, or the feed is closed."""
         await self._arrived.wait()
 
-    async def end(self) -> None:
-        """Wait until it is closed."""
-        await self._ended.wait()
-
     async def wait_for_capacity(self) -> None:
         """Wait until a message may be added. Never returns once the feed is closed: cancel the waiting task."""
         await self._capacity.available.wait()
@@ -191,7 +186,6 @@ class Feed:
         self.closed = True
         self._waiting.clear()
         self._arrived.set()
-        self._ended.set()
         self._capacity.available.clear()
         self._retry_capacity.available.set()
 

@@ -493,6 +493,27 @@ async def test_on_dead_that_is_to_be_called_again_does_not_hold_up_the_end() -> 
 
 
 @in_virtual_time
+async def test_on_dead_that_waits_takes_no_worker() -> None:
+    broker = with_keys(*(f"{chr(97 + number)}9" for number in range(10)), *["-9"] * 10, "A9")
+    app = app_of(broker.network())
+    ended: list[float] = []
+
+    async def fails(message: Message) -> None:
+        if message.sharding_key == "A":
+            ended.append(asyncio.get_running_loop().time())
+        else:
+            raise OSError("the database is away")
+
+    app.consumer("t", group="g", retries=0, concurrency=2, on_dead=fails)(fails)
+    async with app.run():
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(60)
+    assert len(ended) == 1
+    assert ended[0] - began < 2
+    assert len([back for back in broker.requests(36) if back.ext.delay_level < 0]) == 20
+
+
+@in_virtual_time
 async def test_keys_that_wait_take_no_worker() -> None:
     broker = with_keys(*(f"{chr(97 + number)}9" for number in range(20)), "-9", "A9")
     app = app_of(broker.network())

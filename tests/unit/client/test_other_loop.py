@@ -125,11 +125,10 @@ CALLS: dict[type, dict[str, Call]] = {
 }
 
 #: They do nothing on a loop. ``connect`` of a client that is open is refused anyhow; ``processing`` calls ``retry`` and ``ack``.
-#: ``rest`` is for an ``App``, on its own loop.
 EXEMPT = {
     AsyncClient: {"from_env", "new_transaction_id", "check_functions", "connect"},
     Coordinator: set(),
-    Consumer: {"keep_order", "handled", "failed", "again", "rest", "put_back", "stop"},
+    Consumer: {"keep_order", "handled", "failed", "again", "put_back", "stop"},
     Message: {"ack", "text", "json", "decode", "processing", "compensate"},
     Batch: {"ack"},
     AsyncTransaction: {"send"},
