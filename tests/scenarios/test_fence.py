@@ -76,3 +76,13 @@ async def test_a_fence_leaves_what_is_prepared_to_its_producer(tmp_path: Path) -
         assert (await fence(client, "tcc.1", group="Other")).ext["HMQ_VERDICT"] == "ROLLED_BACK", (
             "ids belong to a group"
         )
+
+
+async def test_a_log_that_has_not_come_so_far_is_another_one(tmp_path: Path) -> None:
+    """Such as an older copy that was restored: it may not have the verdict that the lost one gave."""
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        end = int((await client.ask(29_026, {})).ext["HMQ_POSITION"])
+        refused = await fence(client, "tcc.1", since=end + 1)
+        assert (refused.code, "another log" in (refused.remark or "")) == (1, True)
+        assert (await fence(client, "tcc.1", since=end)).ext["HMQ_VERDICT"] == "ROLLED_BACK"

@@ -187,6 +187,91 @@ async def test_a_try_cannot_be_in_a_savepoint(world: World) -> None:
     assert (world.gids(), world.ops()) == ([], [])
 
 
+async def test_nothing_is_tried_after_the_block(world: World) -> None:
+    """It would be held for ever: the block has committed, so that its cancel is dropped, and it has no confirm."""
+    blocks: list[Any] = []
+
+    def blocking() -> None:
+        with Client(world.url, group="shop") as mq, Session(world.engine) as session:
+            with mq.tcc(session, markers=world.markers, checked_elsewhere=True) as t:
+                t.call(world.try_, {"article": 7}, **TOPICS)
+            with pytest.raises(UsageError, match="has ended"):
+                t.call(world.try_, {"article": 7}, **TOPICS)
+            blocks.append(t)
+
+    if world.face == "blocking":
+        await asyncio.to_thread(blocking)
+    else:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{world.path}")
+        async with AsyncClient(world.url, group="shop") as mq, AsyncSession(engine) as session:
+            async with mq.tcc(session, markers=world.markers, checked_elsewhere=True) as t:
+                await t.call(world.try_, {"article": 7}, **TOPICS)
+            with pytest.raises(UsageError, match="has ended"):
+                await t.call(world.try_, {"article": 7}, **TOPICS)
+            blocks.append(t)
+        await engine.dispose()
+    assert (world.ops(), blocks[0].receipt.verdict) == (["try"], "COMMITTED")
+
+
+@pytest.mark.parametrize("world", ["async"], indirect=True)
+async def test_a_call_that_is_beginning_at_the_end_of_the_block_tries_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that asks for the broker when the block ends: nothing says yet that it is a branch."""
+    engine = create_async_engine(f"sqlite+aiosqlite:///{world.path}")
+    async with AsyncClient(world.url, group="shop") as mq:
+        asked, go_on, place = asyncio.Event(), asyncio.Event(), mq._place_of_tcc
+
+        async def slow(topic: str) -> tuple[str, int]:
+            asked.set()
+            await go_on.wait()
+            return await place(topic)
+
+        monkeypatch.setattr(mq, "_place_of_tcc", slow)
+        async with AsyncSession(engine) as session, mq.tcc(session, markers=world.markers, checked_elsewhere=True) as t:
+            task = asyncio.create_task(t.call(world.try_, {"article": 7}, **TOPICS))
+            await asked.wait()
+        go_on.set()
+        with pytest.raises(UsageError, match="has ended"):
+            await task
+    await engine.dispose()
+    assert world.ops() == []
+
+
+@pytest.mark.parametrize("world", ["async"], indirect=True)
+async def test_calls_at_the_same_time_are_at_one_broker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancel that asks another broker than the one that has the transaction would be told that nobody prepared it."""
+    engine = create_async_engine(f"sqlite+aiosqlite:///{world.path}")
+    seen: list[Branch] = []
+    async with AsyncClient(world.url, group="shop") as mq:
+        name, places = world.running.state.settings.broker_name, iter(range(9))
+
+        async def place(topic: str) -> tuple[str, int]:
+            since = next(places)
+            await asyncio.sleep(0.01)
+            return name, since
+
+        monkeypatch.setattr(mq, "_place_of_tcc", place)
+        async with AsyncSession(engine) as session, mq.tcc(session, markers=world.markers, checked_elsewhere=True) as t:
+            await asyncio.gather(*[t.call(lambda branch, _: seen.append(branch), 1, **TOPICS) for _ in range(3)])
+    await engine.dispose()
+    assert [(one.branch, one.since) for one in sorted(seen)] == [("1", 0), ("2", 0), ("3", 0)]
+
+
+@pytest.mark.parametrize("world", ["blocking"], indirect=True)
+async def test_a_try_that_nobody_awaits_is_refused(world: World) -> None:
+    """On the blocking face: its confirm would be sent, and nothing was tried."""
+
+    async def reserve(branch: Branch, body: Any) -> str:
+        return World.try_(world, branch, body)
+
+    for try_ in (reserve, lambda branch, body: reserve(branch, body)):
+        world.try_ = try_  # type: ignore[method-assign, assignment]
+        with pytest.raises(UsageError, match="does not await"):
+            await world.order(lambda _, call: call())
+    assert (world.gids(), world.ops()) == ([], [])
+
+
 async def test_the_cancel_of_an_undecided_transaction_waits_and_is_no_attempt(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

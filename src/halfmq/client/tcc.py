@@ -13,7 +13,7 @@ A block that fails has its transaction fenced, and sends the cancels at once, as
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -22,7 +22,7 @@ from halfmq.client.branch import CANCEL, CONFIRM, TRY, Branch
 from halfmq.client.log import log
 from halfmq.client.outgoing import OutgoingMessage, checked_topic, compose
 from halfmq.client.receipts import ROLLED_BACK, TransactionReceipt
-from halfmq.client.user_code import RunBlocking, call
+from halfmq.client.user_code import RunBlocking, call, is_async
 from halfmq.errors import HalfmqError, TransactionRefused, UsageError
 from halfmq.model import properties as names
 
@@ -55,6 +55,9 @@ class Branches:
         #: The broker that has the transaction, once a branch has begun, and the end of its log then.
         self.broker = ""
         self._since = 0
+        #: Calls may begin at the same time, and all of a block are at one broker.
+        self._finding = asyncio.Lock()
+        self._is_closed = False
         self._cancels: list[_Cancel] = []
         #: Branches whose confirm is part of the transaction.
         self._confirmed: set[str] = set()
@@ -75,8 +78,11 @@ class Branches:
         """
         for topic in (confirm, cancel):
             checked_topic(topic)
-        if not self.broker:
-            await self._find_broker(confirm)
+        self._refuse_closed()
+        async with self._finding:
+            if not self.broker:
+                await self._find_broker(confirm)
+        self._refuse_closed()
         number = str(len(self._cancels) + 1)
         tried = Branch(self.gid, self._client.group, number, TRY, self.broker, self._since)
         cancelling = _Cancel(tried._replace(op=CANCEL), cancel, body)
@@ -85,6 +91,14 @@ class Branches:
         await self._send(cancelling, self._left_s())
         self._left_s()
         return tried
+
+    def close(self) -> None:
+        """The block ends: what begins now would be held for ever, since its cancel is dropped once the block has committed."""
+        self._is_closed = True
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise UsageError(f"the block of {self.gid} has ended; nothing was tried", hint="t.call inside of the block")
 
     async def _find_broker(self, topic: str) -> None:
         self.broker, self._since = await self._client._place_of_tcc(topic)
@@ -136,6 +150,10 @@ class Branches:
                         await self._send(one, 0.0)
         except (HalfmqError, TimeoutError) as error:
             log.info("%s is cancelled when its time is over, not now: %s", self.gid, error)
+
+
+def _not_awaited(what: str) -> UsageError:
+    return UsageError(f"the try is {what}, which Client.tcc does not await", hint="async with AsyncClient(...) as mq:")
 
 
 class _Calls:
@@ -247,6 +265,7 @@ class AsyncTcc(_Block):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._branches.close()
         refused = self._refusal() if error is None else None
         try:
             if refused is not None:
@@ -286,14 +305,21 @@ class BlockingTcc(_Block):
     def call(self, try_: Callable[..., Any], body: object, *, confirm: str, cancel: str) -> Any:
         """See ``AsyncTcc.call``. ``try_`` is a plain function, called in this thread."""
         self._refuse_savepoint()
+        if is_async(try_):
+            raise _not_awaited("a coroutine function")
         tried = self._run(self._branches.begin(confirm, cancel, body))
         result = try_(tried, body)
+        if isinstance(result, Awaitable):  # nothing was tried, and it must not be confirmed
+            if isinstance(result, Coroutine):
+                result.close()
+            raise _not_awaited("a function that returns an awaitable")
         self._add_confirm(tried, confirm, body)
         return result
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._branches.close()
         refused = self._refusal() if error is None else None
         try:
             if refused is not None:

@@ -22,7 +22,8 @@ def decide_fence(state: State, command: FenceTransaction, now_ms: int) -> Decisi
 
     Replies:
         Fenced: what the transaction is from now on, or is already.
-        Refused NOT_FOUND: past retention; the log no longer has everything since ``command.since``, so a verdict may have been trimmed.
+        Refused NOT_FOUND: past retention; the log no longer has everything since ``command.since``, so a verdict may have been trimmed. Or
+            the log has not come so far: it is not the one in which the transaction began, such as an older copy of it.
             SEARCH_AGAIN: as for ``prepare``. STORE_FULL, LIMIT_REACHED: nothing was changed; ask again later.
     """
     name, tx_id = command.group, command.tx_id
@@ -41,6 +42,12 @@ def decide_fence(state: State, command: FenceTransaction, now_ms: int) -> Decisi
         text = (
             f"transaction {tx_id!r}: unknown, past retention: it began at log position {command.since}, and the log begins at "
             f"{state.log_start}"
+        )
+        return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
+    if command.since > state.log_end:
+        text = (
+            f"transaction {tx_id!r}: unknown here: it began at log position {command.since}, and this log ends at {state.log_end}, so that it is another "
+            "log, or an older copy"
         )
         return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
     if state.session.disk_full:
