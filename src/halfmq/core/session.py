@@ -316,8 +316,14 @@ def _leave_consumers(state: State, name: str, connection: int) -> MembersChanged
 
 
 def forget_idle_groups(state: State) -> None:
-    """Remove empty groups once they may be half of all groups, so that invented group names do not accumulate."""
-    if len(state.producer_groups) + len(state.session.consumers) < state.session.groups_kept_max:
+    """Remove empty groups once they may be half of all groups, so that invented group names do not accumulate.
+
+    Also when half of the verdicts that kept groups the last time have left memory: as many groups as there may be, each with a verdict, would
+    otherwise stay for ever, since their number cannot double.
+    """
+    count = len(state.producer_groups) + len(state.session.consumers)
+    may_be_empty = count >= GROUPS_KEPT_MIN and 2 * len(state.verdicts) < state.session.groups_kept_verdicts
+    if count < state.session.groups_kept_max and not may_be_empty:
         return
     for name, group in list(state.producer_groups.items()):
         held = (
@@ -333,6 +339,7 @@ def forget_idle_groups(state: State) -> None:
     for name, session in list(state.session.consumers.items()):
         if not (session.members or session.locks):
             del state.session.consumers[name]
+    state.session.groups_kept_verdicts = len(state.verdicts)
     state.session.groups_kept_max = max(
         GROUPS_KEPT_MIN, 2 * (len(state.producer_groups) + len(state.session.consumers))
     )

@@ -605,6 +605,7 @@ class SessionState:
         "disk_full",
         "fresh_offsets",
         "groups_kept_max",
+        "groups_kept_verdicts",
         "groups_numbered",
         "locks_checked_at_ms",
         "locks_held",
@@ -643,6 +644,8 @@ class SessionState:
         self.groups_numbered = 0
         #: At this number of groups, empty ones are removed.
         self.groups_kept_max = GROUPS_KEPT_MIN
+        #: Verdicts in memory when empty groups were last removed.
+        self.groups_kept_verdicts = 0
         #: Consumer offsets not yet logged, by group, then (topic id, queue id).
         self.fresh_offsets: dict[str, dict[tuple[int, int], int]] = {}
         #: Offsets refused because a base has no space for them; queries return them until there is space.

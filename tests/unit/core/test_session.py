@@ -5,7 +5,8 @@ from typing import get_args
 from tests.support.core_log import CoreLog, consumer, end, half, producer
 
 from halfmq.core import session as session_module
-from halfmq.core.session import ConnectionClosed, Heartbeat, MembersChanged, Reachable, Unregistered
+from halfmq.core.commands import FenceTransaction
+from halfmq.core.session import ConnectionClosed, Heartbeat, MembersChanged, Published, Reachable, Unregistered
 from halfmq.core.state import GROUPS_KEPT_MIN
 from halfmq.core.transaction.check_schedule import next_check_ms
 from halfmq.core.transaction.invariants import check
@@ -69,6 +70,20 @@ def test_names_that_hold_nothing_are_forgotten_when_they_collect() -> None:
     assert {"Used", "Settled", "Live"} <= set(log.state.producer_groups) <= {"Used", "Settled", "Live"}
     assert not log.state.session.consumers
     assert next_check_ms(log.state) is not None
+    check(log.state)
+
+
+def test_groups_of_forgotten_verdicts_make_room_where_no_more_may_be_known() -> None:
+    """Seen: 131,072 groups, each with one fence, were known until the broker was restarted, and no other group could be fenced."""
+    log = CoreLog()
+    for number in range(GROUPS_KEPT_MIN + 1):
+        log.do(FenceTransaction(1, f"P{number}", "tcc.1", 0, searched_to=1 << 40))
+        log.session(Published(0, 0))
+    assert len(log.state.producer_groups) > GROUPS_KEPT_MIN
+    log.later(2 * log.state.settings.dedup_window_ms)
+    log.do(FenceTransaction(1, "P0", "tcc.2", 0, searched_to=1 << 40))
+    log.session(Published(0, 0))
+    assert set(log.state.producer_groups) == {"P0"}
     check(log.state)
 
 
