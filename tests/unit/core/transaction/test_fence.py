@@ -12,10 +12,11 @@ from halfmq.core.session import DiskSpace
 from halfmq.model.records import DecidedBy, RolledBack
 from halfmq.model.settings import BrokerSettings
 
-LATER = 1 << 40
+#: In the log from its start on.
+BEGAN = 0
 
 
-def fence(tx_id: str = "order-1", since: int = LATER, group: str = "PG") -> FenceTransaction:
+def fence(tx_id: str = "order-1", since: int = BEGAN, group: str = "PG") -> FenceTransaction:
     return FenceTransaction(7, group, tx_id, since)
 
 
