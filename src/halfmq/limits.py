@@ -150,6 +150,8 @@ COMMENT_CHARS_MAX: Final = 200
 NAME_CHARS_SHOWN: Final = 255
 #: Verdicts that a broker remembers to compare them with markers, and findings, together.
 COMPARISONS_MAX: Final = 4_096
+#: Findings among them of verdicts that no marker was to be compared with: anybody can settle a transaction of its own and contradict itself.
+COMPARISONS_REPORTED_MAX: Final = COMPARISONS_MAX // 4
 #: Maximum characters of who reports a local outcome, such as "bank A".
 COMPARISON_SOURCE_CHARS_MAX: Final = 64
 #: Maximum undecided transactions in a response to an operator, so that it is far smaller than a frame.

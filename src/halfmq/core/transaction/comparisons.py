@@ -117,9 +117,17 @@ def _compare_other(state: State, command: Compare, offset: int, now_ms: int) -> 
     # A reader of markers was asked before somebody else compared it: what it says now is not news.
     if agrees or command.is_marker:
         return Decision(NOTHING, _made(known, agrees))
-    if len(state.comparisons) >= limits.COMPARISONS_MAX or not base_has_space(state, comparison_bytes(known)):
-        return Decision(NOTHING, no_space(state, f"the contradiction of transaction {tx_id!r} was not remembered"))
+    what = f"the contradiction of transaction {tx_id!r} was not remembered"
+    if len(state.comparisons) >= limits.COMPARISONS_MAX or _reported(state) >= limits.COMPARISONS_REPORTED_MAX:
+        return Decision(NOTHING, Refused(Why.LIMIT_REACHED, f"{what}: there are too many; see `halfmq tx damaged`"))
+    if not base_has_space(state, comparison_bytes(known)):
+        return Decision(NOTHING, no_space(state, what))
     return _found(command, known, offset, now_ms)
+
+
+def _reported(state: State) -> int:
+    """Findings of transactions that were not expected: they leave space for the verdicts of operators and policies."""
+    return sum(one.half_offset < 0 for one in state.comparisons.values())
 
 
 def _is_of(state: State, row: SettledRow, group: str, tx_id: str) -> bool:

@@ -173,6 +173,23 @@ def test_at_the_maximum_the_verdict_is_given_nevertheless(monkeypatch: pytest.Mo
     assert_survives(log)
 
 
+def test_reports_of_others_leave_space_for_the_verdicts_of_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: a client that contradicted 4,096 transactions of its own, in six seconds; no verdict was compared after that."""
+    monkeypatch.setattr(limits, "COMPARISONS_MAX", 3)
+    monkeypatch.setattr(limits, "COMPARISONS_REPORTED_MAX", 1)
+    log = CoreLog()
+    for tx_id in ("own1", "own2"):
+        log.do(end(tx_id, sent(log.do(half(tx_id)))))
+    assert report(log, "own1", False, is_marker=False).is_new
+    refused(report(log, "own2", False, is_marker=False), Why.LIMIT_REACHED)
+    for tx_id in ("T1", "T2"):
+        log.do(marked(tx_id))
+        resolve(log, tx_id)
+    assert report(log, "T1", True, is_marker=False, source="bank").is_new, "it has its place already"
+    assert set(log.state.comparisons) == {("PG", "own1"), ("PG", "T1"), ("PG", "T2")}
+    assert_survives(log)
+
+
 def test_a_commit_of_a_copied_half_refers_to_the_copy() -> None:
     log = CoreLog()
     log.do(marked("T1"))
