@@ -32,8 +32,8 @@ from halfmq.client.log import logger
 from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCalls
 from halfmq.client.notes import PrepareOptions
 from halfmq.client.outgoing import OutgoingMessage
-from halfmq.client.receipts import COMMITTED, OUTBOX, Prepared, TransactionReceipt
-from halfmq.errors import HalfmqError, TransactionUnknown
+from halfmq.client.receipts import COMMITTED, OUTBOX, ROLLED_BACK, Prepared, TransactionReceipt
+from halfmq.errors import HalfmqError, TransactionRefused, TransactionUnknown
 from halfmq.sql.rules.commit_failure import CommitFailure, FailedCommit
 
 _T = TypeVar("_T")
@@ -337,6 +337,11 @@ def raise_failed(failed: FailedCommit, tx_id: str, *, sent: bool) -> None:
 
 def log_unconfirmed(verdict: str, prepared: Prepared, error: HalfmqError) -> None:
     """Log a verdict without acknowledgement; the client retries it, and the check is the fallback."""
+    if isinstance(error, TransactionRefused) and error.standing in (COMMITTED, ROLLED_BACK):  # no check changes that
+        _log.error(
+            "DAMAGE: %s of %s was refused: %s; the local transaction did the opposite", verdict, prepared.tx_id, error
+        )
+        return
     _log.warning(
         "%s of %s was not confirmed (%s); the check settles it", verdict, prepared.tx_id, error, exc_info=error
     )
