@@ -13,7 +13,7 @@ from tests.support.in_process import Running, serving
 from tests.support.waiting import until
 
 from halfmq import App, AsyncClient, Branch, Client, Message, UnsupportedCombination, compose
-from halfmq.client import participant
+from halfmq.client import participant, tcc
 from halfmq.errors import RequestFailed, TransactionRefused, UsageError
 from halfmq.model.settings import BrokerSettings
 from halfmq.sql import Barrier, Inbox, MarkerTable
@@ -270,6 +270,23 @@ async def test_a_try_that_nobody_awaits_is_refused(world: World) -> None:
         with pytest.raises(UsageError, match="does not await"):
             await world.order(lambda _, call: call())
     assert (world.gids(), world.ops()) == ([], [])
+
+
+@pytest.mark.parametrize("world", ["async"], indirect=True)
+async def test_a_block_that_failed_does_not_wait_for_a_broker_that_is_away(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its cancels come when the time is over. Seen: half a minute, with the default of 30 s."""
+    monkeypatch.setattr(tcc, "_COURTESY_S", 0.05)
+    caplog.set_level("INFO")
+
+    async def away(*_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(AsyncClient, "fence", away)
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(world.order(lambda _, call: (call(), 1 / 0)), 10)
+    assert "not now: no answer in time" in caplog.text
 
 
 async def test_the_cancel_of_an_undecided_transaction_waits_and_is_no_attempt(

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Before the id that a client generates: the id of the transaction must be one that a broker searches, in its log as well.
 _ID_PREFIX: Final = "tcc."
+#: Longest time that a block that failed takes to cancel at once, seconds: its caller waits, and the cancels come in any case.
+_COURTESY_S: Final = 3.0
 _TOO_LATE: Final = "its branches are cancelled; begin a new block, and give it more time with timeout="
 
 
@@ -141,7 +143,7 @@ class Branches:
         if not self._cancels:
             return
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(min(self._timeout_s, _COURTESY_S)):
                 state = await self._client.fence(
                     self.gid, group=self._client.group, broker=self.broker, since=self._since
                 )
@@ -149,7 +151,7 @@ class Branches:
                     for one in self._cancels:
                         await self._send(one, 0.0)
         except (HalfmqError, TimeoutError) as error:
-            log.info("%s is cancelled when its time is over, not now: %s", self.gid, error)
+            log.info("%s is cancelled when its time is over, not now: %s", self.gid, str(error) or "no answer in time")
 
 
 def _not_awaited(what: str) -> UsageError:
