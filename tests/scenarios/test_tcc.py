@@ -248,7 +248,7 @@ async def test_calls_at_the_same_time_are_at_one_broker(world: World, monkeypatc
 
         async def place(topic: str) -> tuple[str, int]:
             since = next(places)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
             return name, since
 
         monkeypatch.setattr(mq, "_place_of_tcc", place)
@@ -285,7 +285,7 @@ async def test_a_block_that_failed_does_not_wait_for_a_broker_that_is_away(
 
     monkeypatch.setattr(AsyncClient, "fence", away)
     with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(world.order(lambda _, call: (call(), 1 / 0)), 10)
+        await world.order(lambda _, call: (call(), 1 / 0))
     assert "not now: no answer in time" in caplog.text
 
 
