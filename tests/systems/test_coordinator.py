@@ -223,7 +223,7 @@ async def test_each_thing_that_a_person_may_do(system: System, row: str, column:
 
 
 async def test_more_than_a_page_of_transfers_is_recovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("halfmq.broker.remoting.operators.page_count", lambda text: 3)
+    monkeypatch.setattr("halfmq.broker.services.pages.page_count", lambda text: 3)
     async with serving(tmp_path / "data") as broker, AsyncClient(url_of(broker), group="bank") as mq:
         one = mq.coordinator(NAME)
         await one.recover()
@@ -235,12 +235,12 @@ async def test_each_page_of_what_is_undecided_has_the_time_of_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a coordinator that left many transactions could never recover."""
-    monkeypatch.setattr("halfmq.broker.remoting.operators.page_count", lambda text: 1)
+    monkeypatch.setattr("halfmq.broker.services.pages.page_count", lambda text: 1)
     ask = Coordinator._ask
 
     async def slow(self: Coordinator, broker: str, code: int, *given: Any) -> Any:
         if code == HMQ_TRANSACTIONS:
-            await asyncio.sleep(_PAGE_S)
+            await asyncio.sleep(_PAGE_S)  # real time: a slow page
         return await ask(self, broker, code, *given)
 
     monkeypatch.setattr(Coordinator, "_ask", slow)

@@ -100,7 +100,7 @@ TABLE: Final = (
         ),
     ),
     PeerState(
-        "verdict to be compared, and finding", "the base", "`COMPARISONS_MAX`; at the maximum a verdict is given nevertheless, and logged",
+        "verdict to be compared, and finding", "the base", "`COMPARISONS_MAX`, of which `COMPARISONS_REPORTED_MAX` by reports that nobody expected; at the maximum a verdict is given nevertheless, and logged",
         "its marker agrees; else an operator (`halfmq tx forget`)", ("core.state:State.comparisons",),
     ),
     PeerState(
