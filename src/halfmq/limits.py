@@ -79,10 +79,12 @@ QUERY_UNUSED_MS: Final = 3_600_000
 #: A query that decided nothing for this time keeps only its last decision, ms. Its earlier ones serve a checkpoint that was restored, and jobs of
 #: every week or month that repeat an earlier number. Where there is no space they go sooner (``transaction.query_limits``).
 QUERY_IDLE_MS: Final = 90 * 86_400_000
-#: Coordinators (``model.coordinator``) of a producer group, and of all: each keeps its epoch until an operator lets the broker forget it.
+#: Coordinators (``model.coordinator``) of a producer group, and of all: where there is no space, idle ones give way.
 COORDINATORS_PER_GROUP_MAX: Final = 16
 COORDINATORS_MAX: Final = 1_024
 COORDINATOR_NAME_CHARS_MAX: Final = 64
+#: A coordinator without undecided transactions may give way to a new one so long after its epoch was taken, ms.
+COORDINATOR_IDLE_MS: Final = 3_600_000
 #: Undecided transactions of a coordinator: sorting them for each page of a listing takes 5 ms of the loop.
 COORDINATOR_UNDECIDED_MAX: Final = 65_536
 #: UTF-8 bytes of the name of the client that took an epoch.

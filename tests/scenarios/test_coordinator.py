@@ -15,13 +15,14 @@ from tests.support.in_process import Running, serving
 from tests.support.waiting import until
 from typer.testing import CliRunner, Result
 
-from halfmq import AsyncClient, Client, Outcome, Prepared, Xid, compose
+from halfmq import AsyncClient, Client, Outcome, Prepared, Xid, compose, limits
 from halfmq.cli import coordinator as cli
 from halfmq.cli import tx as cli_tx
 from halfmq.client.connector import parse_address
 from halfmq.errors import (
     CoordinatorSuperseded,
     RequestFailed,
+    ServerBusy,
     TransactionIncomplete,
     TransactionRefused,
     TransactionUndecided,
@@ -308,6 +309,7 @@ async def test_operators_see_coordinators_and_what_waits_for_them_and_let_the_br
         shown = (await run(cli_tx.app, broker, "list")).stdout
         assert "COORDINATOR" in shown
         assert "transfers" in shown
+        assert "its coordinator decides" in shown
         (row,) = json.loads((await run(cli_tx.app, broker, "list", "--json")).stdout)["transactions"]
         assert (row["coordinator"], row["epoch"], row["branch"]) == ("transfers", 1, str(XID))
         told = (await run(cli_tx.app, broker, "show", XID.tx_id)).stdout
@@ -328,6 +330,37 @@ async def test_operators_see_coordinators_and_what_waits_for_them_and_let_the_br
         await one.recover()
         assert dict(one.epochs) == {"halfmq": 2}
     assert "operator ada" in caplog.text
+
+
+async def test_each_takeover_is_in_the_log_with_the_process_it_was_taken_from(
+    broker: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "halfmq.operators")
+    async with AsyncClient(url_of(broker), group="bank") as mq:
+        one = mq.coordinator("transfers")
+        for _ in range(4):
+            await one.recover()
+        own = mq._context.ids.transaction_id().split("-")[-2]
+        takers = [f"{mq._context.membership.client_id} {own}-{number}" for number in range(1, 5)]
+    told = [record.getMessage() for record in caplog.records if "has epoch" in record.getMessage()]
+    assert [line.partition(", taken by ")[2].partition(" from ")[0] for line in told] == takers
+    assert [line.partition(", who took over from ")[2] for line in told] == ["", *takers[:-1]]
+
+
+async def test_a_coordinator_that_gives_way_is_in_the_log_and_its_process_is_told(
+    broker: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "COORDINATORS_MAX", 1)
+    async with AsyncClient(url_of(broker), group="bank") as mq:
+        one, two = mq.coordinator("one"), mq.coordinator("two")
+        await one.recover()
+        with pytest.raises(ServerBusy, match="`halfmq coordinator forget` removes one now"):
+            await two.recover()
+        monkeypatch.setattr(limits, "COORDINATOR_IDLE_MS", -1)
+        await two.recover()
+        with pytest.raises(CoordinatorSuperseded, match="gave way to a new one"):
+            await one.prepare(MESSAGES)
+    assert "coordinator one of group bank gave way to coordinator two of group bank" in caplog.text
 
 
 async def test_requests_with_invalid_fields_are_refused(broker: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ TABLE: Final = (
     ),
     PeerState(
         "coordinator", "coordinators' part of a base (1/32), of the named items'", "16 of a producer group, 1,024 in all; that part",
-        "an operator (`halfmq coordinator forget`), refused while transactions wait for it",
+        "without undecided transactions: for a new one, an hour after its epoch was taken; an operator (`halfmq coordinator forget`)",
         ("core.state:State.coordinators", "core.state:DerivedState.coordinators_of_group"),
     ),
     PeerState(

@@ -169,6 +169,8 @@ def _number(answer: Request[dict[str, str]], name: str) -> int:
 def _row(row: PendingTransaction) -> tuple[str, ...]:
     if row.parked:
         following = f"parked ({row.parked})"
+    elif row.coordinator:
+        following = "its coordinator decides"
     elif not row.producers:
         following = "no reachable producer"
     else:

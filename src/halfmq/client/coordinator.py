@@ -134,7 +134,8 @@ class Coordinator:
         self._epochs = {}
         epochs = {}
         # One text for the whole call: an attempt whose answer was lost gets the same epoch again, also if it arrives late.
-        taken_by = f"{context.membership.client_id} {context.ids.transaction_id()[-12:]}".encode()
+        own = "-".join(context.ids.transaction_id().split("-")[-2:])
+        taken_by = f"{context.membership.client_id} {own}".encode()
         fields = {EXT_GROUP: self.group, EXT_COORDINATOR: self.name}
         fields[EXT_TAKEN_BY] = taken_by[-limits.EPOCH_TAKER_BYTES_MAX :].decode(errors="ignore")
         for broker in brokers:

@@ -171,9 +171,14 @@ class QueryRemoved(NamedTuple):
 
 
 class EpochTaken(NamedTuple):
-    """The coordinator's epoch from now on."""
+    """The coordinator's epoch from now on. ``taken_from``: the process whose epoch was the newest; empty: no other's was.
+
+    ``gave_way``: (producer group, name) of coordinators that were forgotten to make space.
+    """
 
     epoch: int
+    taken_from: str = ""
+    gave_way: tuple[tuple[str, str], ...] = ()
 
 
 class CoordinatorForgotten(NamedTuple):

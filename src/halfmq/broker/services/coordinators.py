@@ -47,13 +47,26 @@ class Coordinators:
 
         def is_done(_: None, reply: Any) -> None:
             if isinstance(reply, EpochTaken):
-                self._log_throttled(
-                    log, logging.INFO, ("epoch", group, name), peer,
-                    "coordinator %s of group %s has epoch %d, taken by %s from %s", name, group, reply.epoch, taken_by, peer.address,
-                )  # fmt: skip
+                self._log_taken(peer, group, name, taken_by, reply)
             answer(reply)
 
         self._sequencer.submit(TakeEpoch(group, name, taken_by), is_done)
+
+    def _log_taken(self, peer: Peer, group: str, name: str, taken_by: str, taken: EpochTaken) -> None:
+        text = "coordinator %s of group %s has epoch %d, taken by %s from %s"
+        told: tuple[object, ...] = name, group, taken.epoch, taken_by, peer.address
+        kind: tuple[object, ...] = "epoch", group, name
+        if taken.taken_from:
+            # Each takeover is a condition of its own: who acts for a coordinator must be found in the log. The throttle bounds all conditions together.
+            text += ", who took over from %s"
+            told, kind = (*told, taken.taken_from), (*kind, taken.epoch)
+        self._log_throttled(log, logging.INFO, kind, peer, text, *told)
+        for other_group, other in taken.gave_way:
+            self._log_throttled(
+                log, logging.WARNING, ("gave way", other_group, other), peer,
+                "coordinator %s of group %s gave way to coordinator %s of group %s, for which there was no space, and is forgotten",
+                other, other_group, name, group,
+            )  # fmt: skip
 
     def page(self, count: int, start: int) -> Page[CoordinatorInfo]:
         """``count`` coordinators, in no particular order. ``start``: as for ``page_of``."""

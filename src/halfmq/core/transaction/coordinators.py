@@ -5,6 +5,9 @@
     EndTransaction     the same; and without the coordinator, a transaction that has one is not settled
     ForgetCoordinator  an operator; refused while it has undecided transactions
 
+Peers choose the names, so where there is no space for a new coordinator, others give way to it and are forgotten: those without undecided transactions
+whose epoch was taken longest ago, and more than ``COORDINATOR_IDLE_MS``. A process of theirs that comes back is refused until it takes an epoch again.
+
 So a listing of a coordinator's undecided transactions, made after it took its epoch, is complete: no earlier process can add one to it, and none
 can settle one of it. Operators, and the policy of a producer group, settle a coordinator's transactions as any other.
 
@@ -20,56 +23,100 @@ from halfmq.core.base_space import refuse_named
 from halfmq.core.commands import ForgetCoordinator, TakeEpoch
 from halfmq.core.decision import NOTHING, CoordinatorForgotten, Decision, EpochTaken, Refused, Why
 from halfmq.core.schema import coordinator_epoch
-from halfmq.core.state import State, TakenEpoch, Undecided, next_offset
+from halfmq.core.state import CoordinatorKey, State, TakenEpoch, Undecided, next_offset
 from halfmq.model.coordinator import Coordinator
 from halfmq.model.records import OperatorAction
 from halfmq.model.settings import coordinators_bytes_max
 
 #: More than an epoch takes as a number.
 _EPOCH_MAX: Final = 1 << 62
+#: The smallest coordinators that make space for the largest one.
+_GIVING_WAY_MAX: Final = 4
+_FORGOTTEN_BYTES_MAX: Final = coordinator_epoch(
+    0, ("g" * limits.GROUP_CHARS_MAX, "c" * limits.COORDINATOR_NAME_CHARS_MAX), 0
+).size
 
 
 def decide_take_epoch(state: State, command: TakeEpoch, now_ms: int) -> Decision:
     """Give the coordinator the next epoch, or again the one that this process took.
 
     Replies:
-        EpochTaken. Refused LIMIT_REACHED: there are as many coordinators as may be, or no space in a base for another one.
+        EpochTaken. Refused LIMIT_REACHED: there are as many coordinators as may be, or no space in a base for another one, and none that gives way.
     """
     key = command.group, command.name
     known = state.coordinators.get(key)
     if known is not None and known.taken_by == command.taken_by:
         return Decision(NOTHING, EpochTaken(known.epoch))
     # One that is known is taken over whatever space there is: nobody else would settle what it has prepared.
-    refused = _refuse_new(state, command) if known is None else None
-    if refused is not None:
-        return Decision(NOTHING, refused)
+    gone = _giving_way(state, command, now_ms) if known is None else ()
+    if isinstance(gone, Refused):
+        return Decision(NOTHING, gone)
     epoch = state.coordinator_epoch + 1
-    record = coordinator_epoch(next_offset(state), key, epoch, command.taken_by)
-    return Decision((record,), EpochTaken(epoch))
+    offset = next_offset(state)
+    records = []
+    for other in gone:
+        records.append(coordinator_epoch(offset, other, 0))
+        offset += records[-1].size
+    records.append(coordinator_epoch(offset, key, epoch, command.taken_by))
+    return Decision(tuple(records), EpochTaken(epoch, known.taken_by if known is not None else "", gone))
 
 
-def _refuse_new(state: State, command: TakeEpoch) -> Refused | None:
+def _giving_way(state: State, command: TakeEpoch, now_ms: int) -> tuple[CoordinatorKey, ...] | Refused:
+    """The coordinators that must be forgotten so that there is space for this new one; or why there is none."""
     what = f"coordinator {command.name!r} of group {command.group!r} was not accepted"
-    see = "`halfmq coordinator list` shows them, and `halfmq coordinator forget` removes one"
+    gone: list[CoordinatorKey] = []
     most = limits.COORDINATORS_PER_GROUP_MAX
     if state.derived.coordinators_of_group.get(command.group, 0) >= most:
-        return Refused(Why.LIMIT_REACHED, f"{what}: the group has {most} coordinators, as many as it may; {see}")
-    most = limits.COORDINATORS_MAX
-    if len(state.coordinators) >= most:
-        return Refused(Why.LIMIT_REACHED, f"{what}: this broker knows {most} coordinators, as many as it may; {see}")
+        gone = _idle(state, now_ms, command.group)[:1]
+        if not gone:
+            return _full(f"{what}: the group has {most} coordinators, as many as it may")
     more = coordinator_bytes((command.group, command.name), TakenEpoch(0, command.taken_by, 0))
     taken = sum([coordinator_bytes(*item) for item in state.coordinators.items()])
+    freed = sum([coordinator_bytes(key, state.coordinators[key]) for key in gone])
     segment_bytes = state.settings.segment_bytes
-    most = coordinators_bytes_max(segment_bytes)
-    if taken + more > most:
-        text = f"{what}: {len(state.coordinators)} coordinators take {taken} of {most} bytes in the base of a segment of {segment_bytes} bytes"
-        return Refused(Why.LIMIT_REACHED, f"{text}; {see}")
-    return refuse_named(state, more, what)
+    most_bytes = coordinators_bytes_max(segment_bytes)
+
+    def is_full() -> bool:
+        return len(state.coordinators) - len(gone) >= limits.COORDINATORS_MAX or taken - freed + more > most_bytes
+
+    if is_full():
+        for key in _idle(state, now_ms):
+            if not is_full() or len(gone) == _GIVING_WAY_MAX:
+                break
+            if key not in gone:
+                gone.append(key)
+                freed += coordinator_bytes(key, state.coordinators[key])
+    if len(state.coordinators) - len(gone) >= limits.COORDINATORS_MAX:
+        return _full(f"{what}: this broker knows {limits.COORDINATORS_MAX} coordinators, as many as it may")
+    if is_full():
+        text = f"{len(state.coordinators)} coordinators take {taken} of {most_bytes} bytes in the base of a segment of {segment_bytes} bytes"
+        return _full(f"{what}: {text}")
+    return refuse_named(state, more - freed, what) or tuple(gone)
+
+
+def _idle(state: State, now_ms: int, group: str = "") -> list[CoordinatorKey]:
+    """The coordinators, of one group or of all, that may give way, first those whose epoch was taken longest ago."""
+    busy = state.derived.undecided_of_coordinator
+    found = [
+        (taken.epoch, key)
+        for key, taken in state.coordinators.items()
+        if now_ms - taken.taken_at_ms > limits.COORDINATOR_IDLE_MS and not busy.get(key) and group in ("", key[0])
+    ]
+    return [key for _, key in sorted(found)]
+
+
+def _full(text: str) -> Refused:
+    span = f"{limits.COORDINATOR_IDLE_MS // 60_000} minutes"
+    text = f"{text}; one without undecided transactions gives way {span} after its epoch was taken"
+    text = f"{text}; `halfmq coordinator list` shows them, and `halfmq coordinator forget` removes one now"
+    return Refused(Why.LIMIT_REACHED, text)
 
 
 def take_epoch_bound(state: State, command: TakeEpoch) -> int:
     """Upper bound of the record bytes of ``decide_take_epoch``."""
-    return coordinator_epoch(0, (command.group, command.name), _EPOCH_MAX, command.taken_by).size
+    key = command.group, command.name
+    own = coordinator_epoch(0, key, _EPOCH_MAX, command.taken_by).size
+    return own if key in state.coordinators else own + _GIVING_WAY_MAX * _FORGOTTEN_BYTES_MAX
 
 
 def refuse_superseded(state: State, group: str, coordinator: Coordinator) -> Refused | None:
@@ -77,7 +124,7 @@ def refuse_superseded(state: State, group: str, coordinator: Coordinator) -> Ref
     known = state.coordinators.get((group, coordinator.name))
     what = f"coordinator {coordinator.name!r} of group {group!r}, epoch {coordinator.epoch}"
     if known is None:
-        text = f"{what}: this broker knows no such coordinator; it was forgotten, or this is another store"
+        text = f"{what}: this broker knows no such coordinator; it was forgotten, or gave way to a new one, or this is another store"
     elif coordinator.epoch < known.epoch:
         text = f"{what}: {known.taken_by or 'another process'} took over with epoch {known.epoch}"
     elif coordinator.epoch > known.epoch:

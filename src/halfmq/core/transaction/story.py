@@ -201,9 +201,9 @@ def _waits_for_coordinator(view: View, known: Undecided) -> str:
     taken = view.coordinators.get((known.group, coordinator.name))
     since = ""
     if taken is not None and taken.epoch != coordinator.epoch:
-        since = f", which {taken.taken_by or 'another process'} acts for since epoch {taken.epoch}"
+        since = f" ({taken.taken_by or 'another process'} took over with epoch {taken.epoch})"
     return (
-        f"It waits for its coordinator {coordinator.name}, which prepared it in epoch {coordinator.epoch}{since}; a check cannot settle it, and an "
+        f"It waits for its coordinator {coordinator.name}; it was prepared in epoch {coordinator.epoch}{since}. A check cannot settle it, and an "
         "operator can."
     )
 

@@ -7,6 +7,7 @@ from tests.support.core_log import CoreLog, changed, end, half, half_batch, part
 
 from halfmq import limits
 from halfmq.core.base import base_payload
+from halfmq.core.base_bytes import coordinator_bytes
 from halfmq.core.commands import (
     Actor,
     CopyForward,
@@ -206,8 +207,7 @@ def test_checks_wait_for_its_grace_period_and_a_parked_one_is_settled_by_its_coo
     assert log.checks_after(59_900) == [], "grace"
     take(log, "b")
     assert story(log.state, "PG", "T1", log.now_ms)[-1] == (
-        "It waits for its coordinator transfers, which prepared it in epoch 1, which b acts for since epoch 2; a check cannot settle it, "
-        "and an operator can."
+        "It waits for its coordinator transfers; it was prepared in epoch 1 (b took over with epoch 2). A check cannot settle it, and an operator can."
     )
     assert [one.tx_id for one in log.checks_after(1_000)] == ["T1"]
     log.run_to(log.now_ms + 600_000)
@@ -275,6 +275,59 @@ def test_a_group_has_as_many_coordinators_as_it_may_and_all_of_them_a_part_of_a_
     assert len(base_payload(log.state)) <= log.state.derived.base_bytes
     check(log.state)
     take(log, "b", "c1")
+
+
+@pytest.mark.parametrize("limit", ["COORDINATORS_PER_GROUP_MAX", "COORDINATORS_MAX"])
+def test_a_new_coordinator_takes_the_place_of_the_one_that_is_idle_for_longest(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: 64 groups with 16 made-up names each locked every new coordinator out, for ever."""
+    monkeypatch.setattr(limits, limit, 3)
+    log = CoreLog()
+    for name in ("busy", "taken-again", "idle"):
+        take(log, "a", name)
+    take(log, "b", "taken-again")
+    sent(prepare(log, "T1", 1, name="busy"))
+    log.later(limits.COORDINATOR_IDLE_MS)
+    text = refused(log.do(TakeEpoch("PG", "new", "a")), Why.LIMIT_REACHED).text
+    assert "gives way 60 minutes after" in text
+    assert "`halfmq coordinator list`" in text
+    assert "`halfmq coordinator forget`" in text
+    log.later(1)
+    assert log.do(TakeEpoch("PG", "new", "a")) == EpochTaken(5, gave_way=(("PG", "idle"),))
+    assert [(one.name, one.epoch) for one in log.of(CoordinatorEpoch)][-2:] == [("idle", 0), ("new", 5)]
+    assert "gave way" in refused(prepare(log, "T2", 3, name="idle"), Why.SUPERSEDED).text
+    assert log.do(TakeEpoch("PG", "newer", "a")) == EpochTaken(6, gave_way=(("PG", "taken-again"),))
+    refused(log.do(TakeEpoch("PG", "newest", "a")), Why.LIMIT_REACHED)
+    check(log.state)
+    log.state = log.redone()
+    check(log.state)
+    assert sorted(name for _, name in log.state.coordinators) == ["busy", "new", "newer"]
+    assert settle(log, "T1", 1, name="busy").committed
+    assert log.do(TakeEpoch("PG", "idle", "c")) == EpochTaken(7, gave_way=(("PG", "busy"),)), "never one of its past"
+    refused(prepare(log, "T2", 3, name="idle"), Why.SUPERSEDED)
+
+
+def test_as_many_give_way_as_the_part_of_a_base_needs() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=1 << 18))
+    for number in range(limits.COORDINATORS_MAX):
+        if isinstance(log.do(TakeEpoch(f"G{number}", "c", "a")), Refused):
+            break
+    log.later(limits.COORDINATOR_IDLE_MS + 1)
+    most = coordinators_bytes_max(1 << 18)
+    reply = log.do(TakeEpoch("G" * limits.GROUP_CHARS_MAX, "c" * limits.COORDINATOR_NAME_CHARS_MAX, "a"))
+    assert reply.gave_way == (("G0", "c"), ("G1", "c"), ("G2", "c"))
+    assert sum(coordinator_bytes(*item) for item in log.state.coordinators.items()) <= most
+    check(log.state)
+
+
+def test_none_of_another_group_gives_way_to_one_of_a_full_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "COORDINATORS_PER_GROUP_MAX", 1)
+    log = CoreLog()
+    take(log, "a", group="other")
+    log.later(limits.COORDINATOR_IDLE_MS + 1)
+    take(log, "a")
+    refused(log.do(TakeEpoch("PG", "more", "a")), Why.LIMIT_REACHED)
 
 
 def test_a_coordinator_is_taken_over_also_where_a_base_has_no_space() -> None:
