@@ -11,12 +11,15 @@ import pytest
 from halfmq import AsyncClient, compose
 from halfmq.client.coordinator import Coordinator
 from halfmq.errors import HalfmqError
-from halfmq.wire.remoting.codes import HMQ_RESOLVE, HMQ_TRANSACTIONS
+from halfmq.model.records import DecidedBy
+from halfmq.model.settings import BrokerSettings
+from halfmq.wire.remoting.codes import HMQ_PRODUCER, HMQ_RESOLVE, HMQ_TRANSACTIONS
+from halfmq.wire.remoting.producer_groups import ProducerChange, encode_change
 from tests.documents.pages import table
 from tests.outbox.test_relay import read, url_of
 from tests.support.faults import Faults, Killed, Once
 from tests.support.in_process import Running, serving
-from tests.support.waiting import soon
+from tests.support.waiting import soon, until
 from tests.systems.transfers import NAME, RECOVER, SETTLE, STEPS, Bank, Teller, bank_urls
 from tests.unit.sql.faces import DRIVERS, Driver, located, on
 
@@ -32,6 +35,7 @@ HAPPENS = {
 }
 #: A call that is killed or cut off while it is under way is like one of the others, by chance: test_coordinator_chance.py.
 NOTHING = "nothing is left"
+QUICK_CHECKS = BrokerSettings(check_interval_ms=20, check_interval_max_ms=20, check_answer_ms=500)
 #: What a page of a listing takes at a busy broker.
 _PAGE_S = 0.2
 ITSELF, NEXT = "the process itself", "the next one"
@@ -85,6 +89,16 @@ class Person:
     async def rolls_back_at_the_broker(self) -> None:
         await self._verdict("ROLLBACK")
 
+    async def has_a_policy(self) -> None:
+        """The group of the coordinator got one, and checks of the transfer reach its process, which does not decide."""
+        client = await self._system.broker.client()
+        body = encode_change(ProducerChange(check_limit=1, past_limit="rollback"))
+        answer = await client.ask(HMQ_PRODUCER, {"group": "bank", **_PERSON}, body)
+        assert answer.code == 0, answer
+        group = self._system.broker.state.producer_groups["bank"]
+        await until(lambda: not group.undecided, "the policy rolled it back")
+        assert group.settled["T-1"].decided_by == DecidedBy.POLICY
+
     async def leaves_a_hazard(self) -> None:
         """The branch is rolled back, and nobody can look at the bank until the next process starts."""
         await self.rolls_a_branch_back()
@@ -99,6 +113,7 @@ DOES: dict[str, Callable[[Person], Awaitable[None]]] = {
     "heuristic hazard: rolled back in bank a, which then is away": Person.leaves_a_hazard,
     "an operator commits at the broker": Person.commits_at_the_broker,
     "an operator rolls back at the broker": Person.rolls_back_at_the_broker,
+    "a policy of the group rolls back at the broker": Person.has_a_policy,
 }
 
 
@@ -151,7 +166,7 @@ class System:
 async def system(request: pytest.FixtureRequest, tmp_path: Path, driver: Driver) -> AsyncIterator[System]:
     where, name = located(request, driver, tmp_path)
     banks = [Bank(url, one) for url, one in zip(bank_urls(driver.database, where, name, tmp_path), "ab", strict=True)]
-    async with serving(tmp_path / "data") as broker:
+    async with serving(tmp_path / "data", settings=QUICK_CHECKS) as broker:
         made = System(broker, banks)
         yield made
         await made.close()
@@ -201,6 +216,7 @@ def test_the_page_has_each_step_and_failure() -> None:
 @pytest.mark.parametrize("row", DOES)
 async def test_each_thing_that_a_person_may_do(system: System, row: str, column: str) -> None:
     teller = await system.teller(ITSELF, Overtaken(SETTLE, "pause before", lambda: DOES[row](Person(system))))
+    teller.grace_s = 0.0
     await soon(teller.recover())
     await soon(teller.transfer("T-1", 1, refused=column == ROLLBACK))
     if "hazard" in row:

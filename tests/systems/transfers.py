@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from halfmq import AsyncClient, Outcome, OutgoingMessage, Prepared, PreparedTransaction, compose
+from halfmq.client.coordinator import GRACE_S
 from halfmq.client.receipts import COMMITTED, ROLLED_BACK, UNDECIDED
 from halfmq.client.transaction import VERDICT_OF
 from halfmq.errors import (
@@ -162,6 +163,8 @@ class Teller:
         self._topic = topic
         self._faults = faults
         self._journal = journal
+        #: Of each transfer: until then no check of it is sent.
+        self.grace_s = GRACE_S
         #: What it asked of the broker, for the history checker.
         self.history = MemoryRecorder(name)
         #: (transaction, outcome there, bank) of what somebody decided in its place.
@@ -278,7 +281,7 @@ class Teller:
 
     async def _prepared(self, tx_id: str, message: OutgoingMessage) -> Prepared:
         op = self._request(HalfSent, tx_id, message=f"of {tx_id}", topic=self._topic)
-        prepared = await self.coordinator.prepare([message], tx_id=tx_id, branch=tx_id.encode())
+        prepared = await self.coordinator.prepare([message], tx_id=tx_id, branch=tx_id.encode(), grace=self.grace_s)
         self.history.record(Answered, op=op, outcome="ok", offset=prepared.halves[0].log_offset)
         return prepared
 
