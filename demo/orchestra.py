@@ -273,9 +273,15 @@ class Orchestra:
         self.progress.say("draining the consumers")
         for child in chaos.orders:
             child.stop()
-        _, loyalty_messages = asyncio.run(_visible(run.url))
+        order_messages, loyalty_messages = asyncio.run(_visible(run.url))
         until = time.monotonic() + DRAIN_SECONDS
-        while self._count_entries() < loyalty_messages and time.monotonic() < until:
+
+        def drained() -> bool:
+            # A job that was just started again would end by the signal, with nothing read.
+            has_revenue = not self.settings.with_spark or self._count_spark() >= order_messages
+            return has_revenue and self._count_entries() >= loyalty_messages
+
+        while not drained() and time.monotonic() < until:
             self.progress.show(self._sample(time.monotonic() - chaos.started_at, chaos.snapshots()))
             time.sleep(0.25)
         chaos.loyalty.stop()
