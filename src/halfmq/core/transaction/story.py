@@ -223,6 +223,8 @@ def _settled(verdict: Verdict, now_ms: int, acted: OperatorActed | None) -> str:
         by += f" ({acted.name or 'without a name'} from {acted.peer}; reason: {acted.reason or 'none given'})"
     what = "its message" if count == 1 else f"its {count} messages"
     effect = f"{what} became visible at that position" if verdict.committed else f"{what}: never visible"
+    if not count:  # a fence
+        effect = "nobody had prepared it, and its messages are refused since then"
     return (
         f"Transaction {verdict.tx_id} of producer group {verdict.group} is {standing_state(verdict.committed).value} since "
         f"{span(now_ms - verdict.settled_at_ms)} ago, at log position {verdict.position}{by}; {effect}."

@@ -9,6 +9,7 @@ from halfmq.core.commands import EarlierVerdict, FenceTransaction, RequestedVerd
 from halfmq.core.decide import decide
 from halfmq.core.decision import Fenced, Why
 from halfmq.core.session import DiskSpace
+from halfmq.core.transaction.story import story
 from halfmq.model.records import DecidedBy, RolledBack
 from halfmq.model.settings import BrokerSettings
 
@@ -38,6 +39,10 @@ def test_what_nobody_prepared_is_rolled_back_and_cannot_be_prepared_any_more(res
     assert (late.standing, late.position) == ("ROLLED_BACK", record.offset)
     assert log.do(fence()) == answer
     assert len(log.of(RolledBack)) == 1
+    assert (
+        "nobody had prepared it, and its messages are refused since then."
+        in story(log.state, "PG", "order-1", log.now_ms)[0]
+    )
     sent(log.do(half("order-2")))
     sent(log.do(half("order-1", group="other")))
 
