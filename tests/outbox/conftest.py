@@ -19,6 +19,7 @@ from tests.support.kafka import kafka_broker
 from tests.support.mariadb import mariadb_database, mariadb_server
 from tests.support.postgres import postgres_database, postgres_server
 from tests.support.rabbitmq import rabbitmq_server
+from tests.systems.conftest import served
 from tests.unit.relay.conftest import kafka, rabbit, rocket_target
 from tests.unit.sql.conftest import with_foreign_keys
 from tests.unit.sql.faces import ALL, Driver, located
@@ -33,6 +34,7 @@ __all__ = [
     "rabbit",
     "rabbitmq_server",
     "rocket_target",
+    "served",
 ]
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -33,16 +33,6 @@ RUNS = amount(gate=8, everything=200, variable="HALFMQ_OUTBOX_RUNS")
 #: Ids of orders of one run.
 IDS_OF_A_RUN = 100
 BLOCKING = [on(driver, walk=True) for driver in DRIVERS if not driver.is_async]
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    work = tmp_path_factory.mktemp("broker")
-    soon = ["--check-immunity-ms", "300", "--check-interval-ms", "200", "--check-interval-max-ms", "500"]
-    made = Served(work / "data", work / "log", "--durability", "memory", *soon)
-    made.start()
-    yield made
-    made.stop()
 
 
 class Billing:
