@@ -44,7 +44,7 @@ AGAIN: Final = {
     "halfmq query": ("halfmq query forget done --operator ada --reason over --yes", S.NOT_FOUND, "knows no query done"),
 }
 #: (command, status) -> what is run, in a directory with ``sample`` and ``damaged`` (stores), ``clean.jsonl`` and ``phantom.jsonl``. The environment
-#: names a broker with the undecided transactions ``T-1`` to ``T-3``, whose producer answers UNKNOWN. What needs Spark is run by another test.
+#: names a broker with the undecided transactions ``T-1`` to ``T-3``, whose producer answers UNKNOWN, and a finding of damage. What needs Spark is run by another test.
 RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq serve", S.SUCCESS): (
         "halfmq serve --data new --port 0 --name-port 0 --ports-file ports.json --segment-bytes 1048576 & broker=$!\n"
@@ -59,6 +59,7 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq tx", S.REFUSED): "halfmq tx commit T-1 --operator ada --yes && halfmq tx rollback T-1 --operator ada",
     ("halfmq tx", S.UNKNOWN_OUTCOME): "halfmq tx commit T-2 --operator ada --yes --url $HALFMQ_LOSES_RESPONSES",
     ("halfmq tx", S.STILL_UNDECIDED): "halfmq tx check T-3",
+    ("halfmq tx", S.DAMAGE_FOUND): "halfmq tx damaged",
     ("halfmq relay", S.SUCCESS): "halfmq relay shop:app --once",
     ("halfmq relay", S.FAILED): "halfmq relay shop:without_tables",
     ("halfmq relay", S.USAGE): "halfmq relay shop:metadata",
@@ -219,6 +220,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             coordinator = client.coordinator(name)
             coordinator.recover()
         coordinator.prepare([compose("orders", b"one")], tx_id="T-c")
+        client.commit(client.prepare([compose("orders", b"one")], tx_id="T-d", name="orders"))
+        client.report_outcome("T-d", Outcome.ROLLBACK, source="bank A")
         yield served
     served.stop()
 

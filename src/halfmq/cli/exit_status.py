@@ -16,6 +16,7 @@ class ExitStatus(IntEnum):
     REFUSED = 4
     UNKNOWN_OUTCOME = 5
     STILL_UNDECIDED = 6
+    DAMAGE_FOUND = 7
 
 
 #: Command -> the statuses with which it ends by itself. One that is not named here ends as its group.
@@ -33,6 +34,7 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.REFUSED: "rejected: codes 604, 14 and 2",
         ExitStatus.UNKNOWN_OUTCOME: "a change was requested and no response came. Run the command again: repeating it is harmless",
         ExitStatus.STILL_UNDECIDED: "`halfmq tx check` checked, and the transaction is still undecided",
+        ExitStatus.DAMAGE_FOUND: "`halfmq tx damaged` found a verdict that contradicts a database",
     },
     "halfmq relay": {
         ExitStatus.SUCCESS: "stopped by SIGTERM or SIGINT; with `--once`: everything that was due is published",

@@ -47,7 +47,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
-_, FAILED, USAGE, NOT_FOUND, REFUSED, UNKNOWN_OUTCOME, STILL_UNDECIDED = ExitStatus
+_, FAILED, USAGE, NOT_FOUND, REFUSED, UNKNOWN_OUTCOME, STILL_UNDECIDED, DAMAGE_FOUND = ExitStatus
 #: Values of `--past-limit` that the protocol and the log name differently.
 _POLICY_NAMES: Final = {"set-aside": "park"}
 _NO_POLICY: Final = "none"
@@ -290,7 +290,7 @@ def _undecided_among(url: str, group: str, ids: list[str], timeout: float) -> in
 def damaged(url: Url = URL, timeout: Timeout = TIMEOUT_S, as_json: Json = False) -> None:
     """List transactions that are settled against what their application's database did, and those that nobody can compare any more.
 
-    Such a verdict was given by an operator, a policy or a coordinator. Exit status 1 if there is a finding.
+    Such a verdict was given by an operator, a policy or a coordinator. Exit status 7 if there is a finding.
     """
     rows, waiting = _all_damaged(url, timeout)
     found = sum(bool(row.local) for row in rows)
@@ -302,7 +302,7 @@ def damaged(url: Url = URL, timeout: Timeout = TIMEOUT_S, as_json: Json = False)
             output.table(head, map(_damage, rows))
         output.note(f"{found} findings, {len(rows) - found} not compared, {waiting} still to be compared")
     if found:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(DAMAGE_FOUND)
 
 
 def _all_damaged(url: str, timeout: float) -> tuple[list[DamagedTransaction], int]:

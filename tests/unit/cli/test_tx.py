@@ -256,7 +256,7 @@ async def test_a_finding_is_listed_explained_and_forgotten_by_name(tmp_path: Pat
         report = {"group": "P", "txId": ONE, "outcome": "COMMIT", "source": "bank A"}
         assert (await client.ask(29_023, report)).code == 0
         found = await run(running, "damaged")
-        assert (found.exit_code, "bank A" in found.stdout, "COMMITTED" in found.stdout) == (1, True, True)
+        assert (found.exit_code, "bank A" in found.stdout, "COMMITTED" in found.stdout) == (7, True, True)
         assert "1 findings, 0 not compared, 0 still to be compared" in found.output
         document = json.loads((await run(running, "damaged", "--json")).stdout)
         assert (document["findings"], document["transactions"][0]["tx_id"]) == (1, ONE)
