@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -248,6 +249,10 @@ class Rocket:
         await until(lambda: asyncio.to_thread(is_known), "the topic at the name server")
 
     async def count(self, topic: str) -> int:
+        def is_dispatched() -> bool:
+            answer = ask(self.stock.broker_port, RequestCode.GET_BROKER_RUNTIME_INFO, {})
+            return int(json.loads(answer.body)["table"]["dispatchBehindBytes"]) == 0
+
         def ends() -> int:
             answers = [
                 ask(self.stock.broker_port, RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(number)})
@@ -255,6 +260,8 @@ class Rocket:
             ]
             return sum(int(answer.ext["offset"]) for answer in answers)
 
+        # RocketMQ confirms what is in its log, and writes the queues later.
+        await until(lambda: asyncio.to_thread(is_dispatched), "what was stored is in the queues")
         return await asyncio.to_thread(ends)
 
     async def read(self, topic: str) -> list[Read]:
