@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.compat.toolchain import client_classpath
+from tests.support.jvm import QUICK
 
 #: Header serialisations of the Java client (system property ``rocketmq.serialize.type``).
 JSON = "JSON"
@@ -52,7 +53,7 @@ def run(
     """The results by program; ``ProgramFailed`` with the Java stack trace when one of them has none."""
     home.mkdir(parents=True, exist_ok=True)
     command = [
-        "java", "-Xms128m", "-Xmx384m", f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}/logs",
+        "java", "-Xms128m", "-Xmx384m", *QUICK, f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}/logs",
         f"-Drocketmq.serialize.type={header}", f"-Dseconds={SECONDS}", *options,
         "-cp", client_classpath(version), "halfmq.compat.Run", names, prefix, *programs,
     ]  # fmt: skip

@@ -16,6 +16,7 @@ from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import Request, decode, encode_request
 from tests.compat.toolchain import stock_classpath
+from tests.support.jvm import QUICK
 from tests.support.ports import HOST, free_port
 from tests.support.waiting import wait_until
 
@@ -36,12 +37,13 @@ _LOGBACK = (
 
 
 class StockBroker:
-    """Two JVMs. ``settings`` are lines of ``broker.conf``, over what is set here."""
+    """Two JVMs, with the options ``jvm``. ``settings`` are lines of ``broker.conf``, over what is set here."""
 
-    def __init__(self, version: str, directory: Path, **settings: str) -> None:
+    def __init__(self, version: str, directory: Path, *, jvm: tuple[str, ...] = QUICK, **settings: str) -> None:
         self.version = version
         self.directory = directory
         self.settings = settings
+        self._jvm = jvm
         self.name_port = 0
         self.broker_port = 0
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -121,7 +123,7 @@ class StockBroker:
     def _java(self, part: str, main: str, conf: str) -> None:
         home = str(self.directory / "home")
         command = [
-            "java", "-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", *_OPENS, f"-Duser.home={home}",
+            "java", "-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", *self._jvm, *_OPENS, f"-Duser.home={home}",
             f"-Drocketmq.home.dir={home}", "-cp", self._classpath, main, "-c", conf,
         ]  # fmt: skip
         with (self.directory / f"{part}.log").open("wb") as output:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.compat.toolchain import SOURCES, tools_classpath
+from tests.support.jvm import QUICK
 from tests.support.raw_client import RawClient
 from tests.support.served import Served
 
@@ -92,7 +93,7 @@ async def printed(broker: Served, home: Path, walk: Walk) -> list[str]:
         lines.append("\t".join((name, "-n", names, *(part.replace("BROKER", address) for part in arguments))))
     await asyncio.to_thread((home / "commands").write_text, "\n".join(lines))
     java = await asyncio.create_subprocess_exec(
-        "java", "-Xmx384m", f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}/logs", "-cp", tools_classpath(VERSION),
+        "java", "-Xmx384m", *QUICK, f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}/logs", "-cp", tools_classpath(VERSION),
         str(SOURCES / "Mqadmin.java"), str(home / "commands"),
         cwd=home, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip

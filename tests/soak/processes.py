@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.soak.notes import Counter
 from tests.soak.plan import TOPICS, Plan
 from tests.soak.spawned import Forked, die_with_parent
+from tests.support.jvm import QUICK
 
 CHECKOUT = Path(__file__).parent.parent.parent
 SELF_KILLED = -signal.SIGKILL
@@ -171,7 +172,7 @@ def java_command(plan: Plan, classpath: str, version: str, name: str, life: int,
     home = plan.path / "java-home" / name
     home.mkdir(parents=True, exist_ok=True)
     return [
-        "java", "-Xms64m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
+        "java", "-Xms64m", "-Xmx192m", *QUICK, "-Xshare:auto",
         f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}/logs", "-Drocketmq.client.logLevel=WARN",
         "-cp", classpath, "halfmq.soak.OrderService", f"127.0.0.1:{plan.name_port}", "soak-java", plan.jdbc_url,
         plan.directory, name, str(life), str(plan.seed), str(rate), f"rocketmq-client {version}", ",".join(TOPICS),

@@ -17,6 +17,7 @@ import pytest
 
 from tests.bench.cpu import cpu_seconds
 from tests.compat.toolchain import require_java
+from tests.support.jvm import QUICK
 from tests.support.maven import CACHE, MavenFailed, copy_jars
 from tests.support.ports import HOST, free_port
 from tests.support.servers import running
@@ -25,7 +26,7 @@ from tests.support.waiting import wait_until
 VERSION = "4.4.0"
 POM = Path(__file__).parents[1] / "bench" / "kafka" / "pom.xml"
 #: As Kafka's start script; the heap is fixed.
-_JAVA_OPTIONS = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
+AS_PUBLISHED = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 _START_SECONDS = 120
 _API_VERSIONS = 18
 #: Of the second listener, which knows one user, to whom no topic is forbidden that has no rules.
@@ -46,11 +47,18 @@ class KafkaBroker:
     """The caller must call ``stop``. Topics are created on first use, with ``partitions``, unless ``settings`` say otherwise."""
 
     def __init__(
-        self, directory: Path, partitions: int, *, heap: str = "1g", settings: dict[str, str] | None = None
+        self,
+        directory: Path,
+        partitions: int,
+        *,
+        heap: str = "1g",
+        jvm: tuple[str, ...] = AS_PUBLISHED,
+        settings: dict[str, str] | None = None,
     ) -> None:
         self._directory = directory
         self._partitions = partitions
         self._heap = heap
+        self._jvm = jvm
         self._settings = settings or {}
         self.port = free_port(1, 2)
         self.process: subprocess.Popen[bytes] | None = None
@@ -145,7 +153,7 @@ class KafkaBroker:
     def _java(self, *arguments: str) -> list[str]:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         heap = (f"-Xms{self._heap}", f"-Xmx{self._heap}")
-        return ["java", *heap, *_JAVA_OPTIONS, quiet, "-cp", self.fetch(), *arguments]
+        return ["java", *heap, *self._jvm, quiet, "-cp", self.fetch(), *arguments]
 
     def _properties(self) -> str:
         controller = f"{HOST}:{self.port + 1}"
@@ -190,5 +198,5 @@ class KafkaBroker:
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     require_java()
-    broker = KafkaBroker(tmp_path_factory.mktemp("kafka") / "data", 1, heap="512m", settings=FOR_TESTS)
+    broker = KafkaBroker(tmp_path_factory.mktemp("kafka") / "data", 1, heap="512m", jvm=QUICK, settings=FOR_TESTS)
     yield from running(broker, MavenFailed)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.support.jvm import QUICK
 from tests.support.kafka import kafka_broker
 from tests.support.rabbitmq import rabbitmq_server
 from tests.unit.relay.targets import TARGETS, Kafka, Rabbit, Rocket, Target, rocket
@@ -22,7 +23,7 @@ def kafka(request: pytest.FixtureRequest) -> Kafka:
 
 @pytest.fixture(scope="session")
 def rocket_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rocket]:
-    with rocket(tmp_path_factory.mktemp("rocketmq")) as stock:
+    with rocket(tmp_path_factory.mktemp("rocketmq"), *QUICK) as stock:
         yield Rocket(stock)
 
 

@@ -277,5 +277,5 @@ class Rocket:
         return found
 
 
-def rocket(directory: Path) -> StockBroker:
-    return StockBroker("5.4.0", directory, **Rocket.SETTINGS)
+def rocket(directory: Path, *jvm: str) -> StockBroker:
+    return StockBroker("5.4.0", directory, jvm=jvm, **Rocket.SETTINGS)

@@ -1,0 +1,7 @@
+"""Options of the JVMs that tests start."""
+
+from typing import Final
+
+#: Of one that lives for seconds or minutes: the second compiler and the parallel collector cost more CPU there than they save.
+#: Never of a peer that is measured.
+QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
