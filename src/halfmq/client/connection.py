@@ -3,7 +3,7 @@
 It never retries. A request that was not written raises ``NotSent``; one that was written but got no response raises
 ``NoAnswer``: its outcome is unknown. ``retry`` has the policy for both.
 
-Frames of one event-loop turn are written together. One timer serves the deadlines of all requests.
+Frames of one event-loop turn are written together.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import msgspec
 from halfmq.client.connector import Address
 from halfmq.client.forks import detach_in_children
 from halfmq.client.log import log
+from halfmq.client.pending import Pending
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting import header
 from halfmq.wire.remoting.codes import ResponseCode
@@ -30,8 +31,6 @@ OnLost = Callable[["Connection"], None]
 #: Called when a request has timed out and nothing was heard since it was written. True: it asks on this connection until it hears something.
 OnSilent = Callable[["Connection"], bool]
 
-#: Granularity of request deadlines, seconds.
-_DEADLINE_TICK_S: Final = 0.05
 #: A connection on which nothing is heard for this long after a request is given up, seconds.
 _SILENT_S: Final = 3.0
 #: Unanswered requests whose late answer somebody wants; older ones are forgotten.
@@ -79,13 +78,10 @@ class Connection(asyncio.Protocol):
         self._splitter = FrameSplitter()
         self._transport: asyncio.Transport | None = None
         self._opaque = 0
-        #: Pending requests by opaque: the future, its deadline, and when it was written, on the loop's clock.
-        self._waiting: dict[int, tuple[asyncio.Future[Answer], float, float]] = {}
+        #: Written requests by opaque.
+        self._waiting: Pending[int, Answer] = Pending(loop, self._timed_out, self._when_timed_out)
         #: By opaque: who wants the answer to a request that has timed out.
         self._late: dict[int, Callable[[Answer], None]] = {}
-        #: Fires at ``_timer_at``, not later than the earliest deadline.
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = inf
         self._frames: list[bytes] = []
         self._writable = asyncio.Event()
         self._writable.set()
@@ -108,13 +104,8 @@ class Connection(asyncio.Protocol):
         """
         if self.closed:
             raise NotSent(f"the connection to {self.address} is closed")
-        future: asyncio.Future[Answer] = self._loop.create_future()
-        now = self._loop.time()
-        deadline = now + timeout_s
-        self._waiting[opaque] = future, deadline, now
+        future = self._waiting.add(opaque, timeout_s)
         self._write(frame)
-        if deadline < self._timer_at:
-            self._arm_timer(deadline)
         return future
 
     def when_late(self, opaque: int, take: Callable[[Answer], None]) -> None:
@@ -184,32 +175,18 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self.closed and frames:
             self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
-    def _arm_timer(self, when: float) -> None:
-        """Run ``_expire`` at ``when``. One timer for all requests, since most are answered before their deadline."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = when
-        self._timer = self._loop.call_at(when, self._expire)
+    def _timed_out(self) -> NoAnswer:
+        return NoAnswer(f"{self.address} did not answer in time")
 
-    def _expire(self) -> None:
-        self._timer = None
-        self._timer_at = inf
-        now = self._loop.time()
-        expired = [opaque for opaque, (_, deadline, _) in self._waiting.items() if deadline <= now]
+    def _when_timed_out(self, written_at: list[float]) -> None:
         was_in_doubt = self.is_in_doubt
-        for opaque in expired:
-            future, _, written_at = self._waiting.pop(opaque)
-            if self._heard_at <= written_at:
-                self.doubt(written_at)
-            if not future.done():
-                future.set_exception(NoAnswer(f"{self.address} did not answer in time"))
+        for at in written_at:
+            if self._heard_at <= at:
+                self.doubt(at)
         is_asked = self.is_in_doubt and not was_in_doubt and self._on_silent(self)
         # Detects a dead peer, for which TCP alone needs minutes. A slow response while others arrive is no reason.
-        if expired and not is_asked and now - self.silent_from >= _SILENT_S:
+        if not is_asked and self._loop.time() - self.silent_from >= _SILENT_S:
             self.abort("it has been silent since the request that timed out")
-        elif self._waiting:
-            earliest = min(deadline for _, deadline, _ in self._waiting.values())
-            self._arm_timer(max(earliest, now + _DEADLINE_TICK_S))
 
     def doubt(self, silent_from: float) -> None:
         """It is in doubt until something is heard. ``silent_from``: as the attribute, of the first request that says so."""
@@ -252,13 +229,12 @@ class Connection(asyncio.Protocol):
         if not message.is_response:
             self._on_push(self, message)
             return
-        waiting = self._waiting.pop(message.opaque, None)
-        if waiting is None and message.opaque in self._late:
+        if self._waiting.answer(message.opaque, message):
+            return
+        if message.opaque in self._late:
             self._late.pop(message.opaque)(message)
-        elif waiting is None:
+        else:
             log.debug("late or unknown answer %d from %s", message.opaque, self.address)
-        elif not waiting[0].done():
-            waiting[0].set_result(message)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -290,14 +266,8 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        waiting, self._waiting = self._waiting, {}
         self._late.clear()
-        for future, _, _ in waiting.values():
-            if not future.done():
-                future.set_exception(NoAnswer(why))
+        self._waiting.end(lambda: NoAnswer(why))
         self._writable.set()
         self._on_lost(self)
 

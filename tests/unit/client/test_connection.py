@@ -89,8 +89,9 @@ async def test_waiting_for_an_answer_wakes_nobody_up_until_the_first_deadline() 
     world = World()
     loop = asyncio.get_running_loop()
     looks: list[float] = []
-    look = world.connection._expire
-    world.connection._expire = lambda: (looks.append(loop.time()), look())  # type: ignore[method-assign]
+    pending = world.connection._waiting
+    look = pending._expire
+    pending._expire = lambda: (looks.append(loop.time()), look())  # type: ignore[method-assign]
     start = loop.time()
     parked = asyncio.ensure_future(world.connection.request(11, timeout_s=20.0))
     await asyncio.sleep(0.5)
