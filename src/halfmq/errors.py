@@ -6,7 +6,7 @@
       ConnectError
       RequestFailed      TopicNotFound, NotAuthorized, ServerBusy, TransactionRefused, TransactionUndecided, TransactionIncomplete,
                          CoordinatorSuperseded
-      OutcomeUnknown     SendTimeout, TransactionUnknown
+      OutcomeUnknown     SendTimeout, NoReply, TransactionUnknown
       ProtocolError
       EnvironmentFailed  StoreInUse, StoreDamaged, StoreFull, StorePoisoned, PortTaken, WrongVersion, MissingDependency, DataLost
       InvariantViolated
@@ -159,6 +159,13 @@ class SendTimeout(OutcomeUnknown):
 
     code = "send-timeout"
     retriable = True
+
+
+class NoReply(OutcomeUnknown):
+    """The request is stored, and its reply did not come in time, or before the client was closed. Its consumer may have handled it, or may yet:
+    look there before you send another one, or send what it may handle twice."""
+
+    code = "no-reply"
 
 
 class TransactionUnknown(OutcomeUnknown):

@@ -2,7 +2,7 @@
 
     async_client.py  AsyncClient         sync.py  Client, the blocking facade over it      app.py  App: decorators
     shapes.py handler.py key_order.py    what is decorated, and how it is called
-    producer.py      plain sends         prepare.py transaction.py verdicts.py             halves and verdicts
+    producer.py request_reply.py         plain sends, requests     prepare.py transaction.py verdicts.py   halves and verdicts
     coordinator.py xid.py                somebody else's coordinator
     consumer.py group_member.py start_position.py queue_puller.py offset_tracker.py allocation.py   consuming
     check_listener.py fetched_checks.py listener.py transaction_block.py marker_table.py                  checks; seams for users and sql

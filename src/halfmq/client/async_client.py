@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from halfmq.client.message import Message
     from halfmq.client.outbox import BoundRelay, RunningRelay
     from halfmq.client.queue_puller import Feed
+    from halfmq.client.request_reply import Requests
     from halfmq.client.tcc import AsyncTcc
     from halfmq.client.transaction import Transactions
     from halfmq.client.transaction_block import AsyncTransaction
@@ -68,8 +69,10 @@ ATTEMPT_TIMEOUT_S: Final = 3.0
 CHECKS: Final = 8
 #: How long ``close`` waits for verdicts and checks in flight, seconds.
 CLOSE_GRACE_S: Final = 3.0
-#: The producer group of a client without one: for plain sends only, since it answers no checks.
+#: The producer group of a client without one, for plain sends, and of all that wait for replies: nobody checks it.
 NO_GROUP: Final = "HALFMQ_PRODUCER"
+#: How long ``request`` waits for a reply by default, seconds. Precedent: RocketMQ ``sendMsgTimeout``.
+REQUEST_TIMEOUT_S: Final = 3.0
 #: How long a block of ``tcc`` may take by default, seconds.
 TCC_TIMEOUT_S: Final = 30.0
 _RECONNECT_MAX_S: Final = 2.0
@@ -282,6 +285,7 @@ class AsyncClient:
         self._producer = Producer(self._context, self.group or NO_GROUP)
         self._made_transactions: Transactions | None = None
         self._made_check_listener: CheckListener | None = None
+        self._made_requests: Requests | None = None
         self._is_fetching = False
         self._is_comparing = False
         if self._check_functions and not self._fetches_checks:
@@ -329,6 +333,8 @@ class AsyncClient:
 
     async def _finish(self, grace: float) -> None:
         try:
+            if self._made_requests is not None:
+                self._made_requests.close()
             for member in list(self._members.values()):
                 await member.close()
             if self._made_transactions is not None:
@@ -503,6 +509,44 @@ class AsyncClient:
         if any(message.topic != topic for message in messages):
             raise UsageError("send_many sends to one topic", hint="call it once for each topic")
         return await self._producer.send_many(topic, messages, timeout)
+
+    async def request(
+        self,
+        topic: str,
+        body: object,
+        *,
+        timeout: float = REQUEST_TIMEOUT_S,  # noqa: ASYNC109
+        tag: str | None = None,
+        key: object = None,
+        keys: Sequence[object] | str = (),
+        sharding_key: object = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> "Message":
+        """Send a message whose consumer replies to it (``message.reply``), and return the reply. Works with RocketMQ's request-reply.
+
+        ``timeout``: seconds in all. The other arguments: as for ``send``. It is a stored message, and may be delivered several times; its reply is
+        the first that arrives. A client waits for at most 10,000 replies at once.
+
+        Raises:
+            NoReply: it is stored, and no reply came in time, or the client was closed: it may have been handled, or will be. Look there before you
+                send another one.
+            SendTimeout: it may be stored, and no reply came. ConnectError, RequestFailed, UsageError: nothing was stored.
+        """
+        self._here()
+        message = compose(topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, properties=properties)
+        return await self._requests.ask(message, checked_seconds(timeout, "timeout"))
+
+    @property
+    def _requests(self) -> "Requests":
+        """Used on the client's loop only."""
+        if self._made_requests is None:
+            from halfmq.client.request_reply import Requests
+
+            # Of no group whose checks it would be asked for.
+            self._made_requests = Requests(
+                self._context, self._producer, lambda: self._register_producer(NO_GROUP), self._run_blocking
+            )
+        return self._made_requests
 
     # --- transactions ---------------------------------------------------------------------------------------------
 
@@ -951,14 +995,17 @@ class AsyncClient:
 
     def _start_registration(self) -> "asyncio.Task[None] | None":
         """The task that registers at the brokers; None if not needed."""
-        context = self._here()
+        self._here()
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
         if self._fetches_checks:
             self._start_fetching()
-        elif context.membership.add_producer(self.group):
-            return self._spawn(self._heartbeat_all())
-        return None
+            return None
+        return self._register_producer(self.group)
+
+    def _register_producer(self, group: str) -> "asyncio.Task[None] | None":
+        """The task that registers the client at the brokers as a producer of ``group``; None if it is one."""
+        return self._spawn(self._heartbeat_all()) if self._context.membership.add_producer(group) else None
 
     def _start_fetching(self) -> None:
         if self._check_functions and not self._is_fetching:
@@ -1062,6 +1109,8 @@ class AsyncClient:
             case RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
                 for member in self._members.values():
                     member.rebalance_soon()
+            case RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+                self._requests.take(connection, request)
             case _:
                 log.debug("request %d of %s is not supported", request.code, connection.address)
                 connection.answer(

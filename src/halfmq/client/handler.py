@@ -7,9 +7,11 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, get_type_hints
 
 from halfmq.client.handler_transaction import HandlerTransaction
+from halfmq.client.log import log
 from halfmq.client.message import Message
+from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.user_code import RunBlocking, call, is_async
-from halfmq.errors import UsageError
+from halfmq.errors import HalfmqError, UsageError
 
 
 class InboxPort(Protocol):
@@ -50,11 +52,19 @@ class Handler:
         self._run_blocking = run_blocking
         self._into = _first_type(function)
 
-    async def __call__(self, message: Message) -> None:
-        """Handle one message. The caller acknowledges it after a normal return.
+    async def __call__(self, message: Message, otherwise: OutgoingMessage | None = None) -> None:
+        """Handle one message, then send its reply: what the function said with ``message.reply``, else ``otherwise``. The caller acknowledges it
+        after a normal return.
 
         Raises: any exception of the function or of the decoding; the caller hands the message back.
         """
+        with message._replying() as replies:
+            await self._handled(message)
+        for reply in replies or ([] if otherwise is None else [otherwise]):
+            await answer(message, reply)
+
+    async def _handled(self, message: Message) -> None:
+        """Returns when what the function wrote is committed."""
         if self._inbox is None or self._sessions is None:
             await call(self._run_blocking, self._function, self._argument(message))
         elif is_async(self._function):
@@ -95,6 +105,14 @@ class Handler:
                     return
                 with self._transaction.block(session, loop) as sends, message._sending(sends):
                     _refuse_coroutine(self._function(self._argument(message), session, sends))
+
+
+async def answer(message: Message, reply: OutgoingMessage) -> None:
+    """Send the reply, if its requester still waits. It does not raise: what was handled is handled."""
+    try:
+        await message._required_delivery().reply(message, reply)
+    except HalfmqError as error:
+        log.info("nobody gets the reply to %r: %s", message, error)
 
 
 def _refuse_coroutine(result: object) -> None:

@@ -9,10 +9,11 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from halfmq.client.log import log
+from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.user_code import is_our_cancellation
 from halfmq.errors import UsageError
 from halfmq.model import properties as names
-from halfmq.model.ids import offset_message_id
+from halfmq.model.ids import REPLY_TOPIC_SUFFIX, offset_message_id
 from halfmq.model.stored_message import StoredMessage
 
 _T = TypeVar("_T")
@@ -33,6 +34,10 @@ class Delivery(Protocol):
 
     async def reject(self, message: "Message") -> None:
         """Move the message to the dead-letter queue of the group."""
+        ...
+
+    async def reply(self, message: "Message", reply: OutgoingMessage) -> None:
+        """Send the reply to a request now."""
         ...
 
 
@@ -84,7 +89,7 @@ class Message:
     """
 
     __slots__ = (
-        "_delivery", "_log_offset", "_properties", "_sends", "_stored", "_texts", "body", "offset", "queue", "topic",
+        "_delivery", "_log_offset", "_properties", "_replies", "_sends", "_stored", "_texts", "body", "offset", "queue", "topic",
     )  # fmt: skip
 
     def __init__(self, stored: StoredMessage, log_offset: int, body: bytes, delivery: Delivery | None = None) -> None:
@@ -93,6 +98,7 @@ class Message:
         self._texts: dict[str, str] | None = None
         self._delivery = delivery
         self._sends: Sends | None = None
+        self._replies: list[OutgoingMessage] | None = None
         self._log_offset = log_offset
         #: The body as sent, decompressed.
         self.body = body
@@ -272,6 +278,54 @@ class Message:
             sharding_key=self.sharding_key if sharding_key is None else sharding_key,
             properties={**(properties or {}), names.HMQ_COMPENSATES: self.message_id},
         )
+        return _DONE
+
+    @property
+    def is_request(self) -> bool:
+        """Whether its sender waits for a reply; see ``reply``."""
+        return bool(self._text(names.REPLY_TO_CLIENT) and self._text(names.CORRELATION_ID))
+
+    @contextmanager
+    def _replying(self) -> Iterator[list[OutgoingMessage]]:
+        """``reply`` adds to the list while the block is open, and sends nothing."""
+        replies: list[OutgoingMessage] = []
+        self._replies = replies
+        try:
+            yield replies
+        finally:
+            self._replies = None
+
+    def _reply(self, body: object, own: Mapping[str, str]) -> OutgoingMessage:
+        """The reply to this request. ``own``: properties of ours. Raises: as ``reply``."""
+        if not self.is_request:
+            raise UsageError(f"nobody waits for a reply to {self!r}", hint="mq.request(topic, body) sends a request")
+        cluster = self._text(names.CLUSTER)
+        if not cluster:
+            raise UsageError(f"{self!r} does not say to which cluster a reply goes", hint="a broker notes it")
+        answers = {names.MSG_TYPE: "reply", **own}
+        for name in (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL):
+            answers[name] = self._text(name)
+        reply = compose(cluster + REPLY_TOPIC_SUFFIX, body)
+        return reply._replace(properties=names.encode(answers))
+
+    def reply(self, body: object) -> Awaitable[None]:
+        """Answer a request: its sender gets ``body``, if it still waits.
+
+        In a handler of an ``App``, with or without ``await``: the reply is sent after the handler has returned and what it wrote is committed; if
+        it raises, it is never sent. With an inbox, a message that is delivered again is neither handled nor replied to again. In a loop over a
+        consumer, with ``await``: it is sent now.
+
+        Raises:
+            UsageError: the message is no request, or was replied to by this call of the handler. MessageTooLarge: nothing is sent.
+            RequestFailed: nobody gets it, since its requester is gone. ConnectError, SendTimeout: the broker did not answer. In a handler
+                these three are logged instead.
+        """
+        reply = self._reply(body, {})
+        if self._replies is None:
+            return self._required_delivery().reply(self, reply)
+        if self._replies:
+            raise UsageError(f"{self!r} has been replied to", hint="one reply for each request: the first is taken")
+        self._replies.append(reply)
         return _DONE
 
     @asynccontextmanager

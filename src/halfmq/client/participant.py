@@ -3,13 +3,13 @@
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from halfmq.client.branch import CANCEL, Branch
-from halfmq.client.handler import Handler
+from halfmq.client.branch import CANCEL, TRY, Branch
+from halfmq.client.handler import Handler, answer
 from halfmq.client.log import log
 from halfmq.client.message import Message
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import COMMITTED, UNDECIDED, Verdict
-from halfmq.errors import HalfmqError, LateTry
+from halfmq.errors import BranchRefused, HalfmqError
 from halfmq.model import properties as names
 
 if TYPE_CHECKING:
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 #: The first time after which a cancel of an undecided transaction comes again, seconds; it doubles up to the longest.
 LATER_S: Final = 1.0
 LATER_MAX_S: Final = 60.0
+#: The reply to a try that holds what was asked, if the handler gives none, or gave one that is not known any more.
+HELD: Final = b"held"
+#: Characters of a reason in a reply.
+_REASON_CHARS_MAX: Final = 1_000
 
 
 class BarrierPort(Protocol):
@@ -46,6 +50,9 @@ class Participant:
 
     A cancel is dropped if the transaction committed, and put off if it is undecided: sent again to the group's own retry queue, with a delay
     and as often as necessary, since only attempts of the handler count.
+
+    A try that is a request gets its reply after the COMMIT; the same for one that comes again, since the barrier's row says that it holds. One
+    that the handler or the barrier refuses is rolled back, replied to with the reason, and consumed.
     """
 
     def __init__(self, client: "AsyncClient", group: str, handler: Handler) -> None:
@@ -64,10 +71,19 @@ class Participant:
             if state == UNDECIDED:
                 await self._put_off(message)
                 return
-        try:
+        if branch.op == TRY:
+            await self._try(message)
+        else:
             await self._handler(message)
-        except LateTry as late:
-            log.warning("%r is dropped: %s", message, late)
+
+    async def _try(self, message: Message) -> None:
+        try:
+            await self._handler(message, message._reply(HELD, {}) if message.is_request else None)
+        except BranchRefused as refused:
+            log.warning("%r is refused: %s", message, refused)
+            if message.is_request:
+                reason = str(refused)[:_REASON_CHARS_MAX] or "no reason given"
+                await answer(message, message._reply(reason, {names.HMQ_TCC_REFUSED: reason}))
 
     async def _fenced(self, branch: Branch) -> Verdict:
         try:

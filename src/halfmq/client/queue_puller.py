@@ -24,7 +24,9 @@ from halfmq.client.key_order import Entry, KeyOrder
 from halfmq.client.log import log
 from halfmq.client.message import Message
 from halfmq.client.offset_tracker import OffsetTracker
+from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.refusals import refusal
+from halfmq.client.request_reply import send_reply
 from halfmq.client.start_position import Start, ask, committed_offset, place, start_offset
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, ProtocolError, RequestFailed
 from halfmq.model.properties import DLQ_ORIGIN_TOPIC
@@ -458,6 +460,11 @@ class QueuePuller:
     async def reject(self, message: Message) -> None:
         """See ``Message.reject``."""
         await self._send_back(message, -1)
+
+    async def reply(self, message: Message, reply: OutgoingMessage) -> None:
+        """See ``Message.reply``. To the broker that had the request: there its requester is connected."""
+        self._context.refuse_other_loop("this message")
+        await send_reply(self._context, self.queue.broker, self._group, reply)
 
     async def _send_back(self, message: Message, level: int) -> None:
         self._context.refuse_other_loop("this message")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 from halfmq import limits
 from halfmq.client import forks
 from halfmq.client.arguments import check_marker_table, checked_seconds, checked_text, checked_transaction_id
-from halfmq.client.async_client import TCC_TIMEOUT_S, AsyncClient, environment, message_of
+from halfmq.client.async_client import REQUEST_TIMEOUT_S, TCC_TIMEOUT_S, AsyncClient, environment, message_of
 from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
 from halfmq.client.loop_thread import loop_thread
@@ -189,6 +189,33 @@ class Client:
         return self._run(
             client.send_many(
                 topic, list(checked_bodies(bodies)), tag=tag, keys=keys, properties=properties, timeout=timeout
+            )
+        )
+
+    def request(
+        self,
+        topic: str,
+        body: object,
+        *,
+        timeout: float = REQUEST_TIMEOUT_S,
+        tag: str | None = None,
+        key: object = None,
+        keys: Sequence[object] | str = (),
+        sharding_key: object = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Message:
+        """See ``AsyncClient.request``."""
+        client = self._live()
+        return self._run(
+            client.request(
+                topic,
+                body,
+                timeout=timeout,
+                tag=tag,
+                key=key,
+                keys=keys,
+                sharding_key=sharding_key,
+                properties=properties,
             )
         )
 
@@ -506,7 +533,7 @@ _CONSUMERS_STAY: Final = "it belongs to the parent; make a new consumer in the c
 
 
 class BlockingMessage(Message):
-    """A ``Message`` with blocking ``ack``, ``retry`` and ``reject``."""
+    """A ``Message`` with blocking ``ack``, ``retry``, ``reject`` and ``reply``."""
 
     __slots__ = ("_came_in",)
 
@@ -536,6 +563,11 @@ class BlockingMessage(Message):
     def reject(self) -> None:  # type: ignore[override]
         """See ``Message.reject``."""
         loop_thread().run(self._required_delivery().reject(self))
+
+    def reply(self, body: object) -> None:  # type: ignore[override]
+        """See ``Message.reply``; it is sent now."""
+        reply = self._reply(body, {})
+        loop_thread().run(self._required_delivery().reply(self, reply))
 
     @contextmanager
     def processing(self) -> Iterator["BlockingMessage"]:  # type: ignore[override]

@@ -1,7 +1,7 @@
 """``async with mq.tcc(session, markers=...) as t``: Try/Confirm/Cancel that is finished by delivery, not by a second service.
 
     t.call   1. a delayed message with the cancel of the branch, due when the block's time is over, is sent and acknowledged
-             2. the try is called; what it reserved is held until its confirm or cancel
+             2. the try is called, or sent as a request; what it reserved is held until its confirm or cancel
              3. the confirm becomes a message of the block's transaction
     the end  the half messages, the local COMMIT, the verdict: all confirms become visible at once if and only if it committed
 
@@ -23,12 +23,13 @@ from halfmq.client.log import log
 from halfmq.client.outgoing import OutgoingMessage, checked_topic, compose
 from halfmq.client.receipts import ROLLED_BACK, TransactionReceipt
 from halfmq.client.user_code import RunBlocking, call, is_async
-from halfmq.errors import HalfmqError, TransactionRefused, UsageError
+from halfmq.errors import BranchRefused, HalfmqError, TransactionRefused, UsageError
 from halfmq.model import properties as names
 
 if TYPE_CHECKING:
     from halfmq.client.async_client import AsyncClient
     from halfmq.client.marker_table import TransactionBlock
+    from halfmq.client.message import Message
 
 #: Before the id that a client generates: the id of the transaction must be one that a broker searches, in its log as well.
 _ID_PREFIX: Final = "tcc."
@@ -73,12 +74,12 @@ class Branches:
             )
         return left_s
 
-    async def begin(self, confirm: str, cancel: str, body: object) -> Branch:
+    async def begin(self, try_: object, confirm: str, cancel: str, body: object) -> Branch:
         """Begin a branch: its cancel is on its way. Returns its try, which may be called now.
 
         Raises: any exception; the branch must not be tried.
         """
-        for topic in (confirm, cancel):
+        for topic in (confirm, cancel, *([try_] if isinstance(try_, str) else [])):
             checked_topic(topic)
         self._refuse_closed()
         async with self._finding:
@@ -114,6 +115,19 @@ class Branches:
             properties=cancelling.branch.properties(),
         )
         await self._client.send(cancelling.topic, message)
+
+    async def request(self, topic: str, tried: Branch, body: object) -> "Message":
+        """Send the try as a request, and wait for its reply for as long as the block has time.
+
+        Raises: see ``AsyncTcc.call``.
+        """
+        reply = await self._client.request(
+            topic, body, key=self.gid, timeout=self._left_s(), properties=tried.properties()
+        )
+        reason = reply.properties.get(names.HMQ_TCC_REFUSED)
+        if reason is not None:
+            raise BranchRefused(f"branch {tried.branch} of {self.gid} is refused by who reads {topic}: {reason}")
+        return reply
 
     def confirm_of(self, tried: Branch) -> Branch:
         """The confirm of a branch whose try has returned."""
@@ -249,18 +263,23 @@ class AsyncTcc(_Block):
         self._tx = await self._inner.__aenter__()
         return self
 
-    async def call(self, try_: Callable[..., Any], body: object, *, confirm: str, cancel: str) -> Any:
-        """Call ``try_(branch, body)``, a coroutine function or a plain one, and return its result.
+    async def call(self, try_: Callable[..., Any] | str, body: object, *, confirm: str, cancel: str) -> Any:
+        """Call ``try_(branch, body)``, a coroutine function or a plain one, and return its result. A topic in its place: send the try as a
+        request to it, and return the reply, a ``Message``.
 
         ``confirm``, ``cancel``: topics; each gets ``body`` if the block commits, or if it does not. Give the participant the ``branch``: as
         ``branch.headers()`` of a request, or itself. A try that raises, also because its answer is lost, makes the block fail.
 
         Raises: any exception of ``try_``. SendTimeout, ConnectError and others of ``send``: it was not called. TransactionRefused: the time
-            of the block is over.
+            of the block is over. With a topic: BranchRefused: the participant refuses; it holds nothing. NoReply, and others of ``request``: it
+            is not known what it holds, and will be cancelled.
         """
         self._refuse_savepoint()
-        tried = await self._branches.begin(confirm, cancel, body)
-        result = await call(self._run_blocking, try_, tried, body)
+        tried = await self._branches.begin(try_, confirm, cancel, body)
+        if isinstance(try_, str):
+            result: Any = await self._branches.request(try_, tried, body)
+        else:
+            result = await call(self._run_blocking, try_, tried, body)
         self._add_confirm(tried, confirm, body)
         return result
 
@@ -304,13 +323,16 @@ class BlockingTcc(_Block):
         self._tx = self._inner.__enter__()
         return self
 
-    def call(self, try_: Callable[..., Any], body: object, *, confirm: str, cancel: str) -> Any:
-        """See ``AsyncTcc.call``. ``try_`` is a plain function, called in this thread."""
+    def call(self, try_: Callable[..., Any] | str, body: object, *, confirm: str, cancel: str) -> Any:
+        """See ``AsyncTcc.call``. ``try_`` is a plain function, called in this thread, or a topic."""
         self._refuse_savepoint()
-        if is_async(try_):
+        if not isinstance(try_, str) and is_async(try_):
             raise _not_awaited("a coroutine function")
-        tried = self._run(self._branches.begin(confirm, cancel, body))
-        result = try_(tried, body)
+        tried = self._run(self._branches.begin(try_, confirm, cancel, body))
+        if isinstance(try_, str):
+            result: Any = self._run(self._branches.request(try_, tried, body))
+        else:
+            result = try_(tried, body)
         if isinstance(result, Awaitable):  # nothing was tried, and it must not be confirmed
             if isinstance(result, Coroutine):
                 result.close()

@@ -31,6 +31,9 @@ UNIQUE_ID_CHARS: Final = frozenset({32, 56})
 #: epoch may do both: no other process prepares or settles for it any more.
 ANY_HALF: Final = -1
 
+#: Of the topic to which replies of request-reply are sent; its prefix is the cluster.
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
+
 
 def is_transaction_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None

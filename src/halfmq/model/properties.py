@@ -35,8 +35,12 @@ TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 CHECK_IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
-#: Of a reply: the client that waits for it, and when the broker pushed it to that client.
+#: Of a request, and of its reply: the client that waits for it, what it knows it by, and how long it waits, in ms. Of a reply: that it is
+#: one, and when the broker pushed it to that client.
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+CORRELATION_ID: Final = "CORRELATION_ID"
+TTL: Final = "TTL"
+MSG_TYPE: Final = "MSG_TYPE"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 SHARDING_KEY: Final = "__SHARDINGKEY"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
@@ -71,6 +75,8 @@ HMQ_TCC_OP: Final = "HMQ_TCC_OP"
 HMQ_TCC_BROKER: Final = "HMQ_TCC_BROKER"
 HMQ_TCC_SINCE: Final = "HMQ_TCC_SINCE"
 HMQ_TCC_LATER: Final = "HMQ_TCC_LATER"
+#: Of the reply to a try: why it is refused.
+HMQ_TCC_REFUSED: Final = "HMQ_TCC_REFUSED"
 
 #: Property names reserved by the protocol. Precedent: RocketMQ ``MessageConst.STRING_HASH_SET``; its client refuses them too.
 RESERVED: Final = frozenset(
@@ -83,7 +89,7 @@ RESERVED: Final = frozenset(
         *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__SHARDINGKEY"),
         *("HMQ_TX_ID", "HMQ_TX_INDEX", "HMQ_TX_COUNT", "HMQ_TX_NAME", "HMQ_QUERY_ID", "HMQ_TX_MARKER"),
         *("HMQ_ADVICE", "HMQ_COMMENT"),
-        *("HMQ_COORDINATOR", "HMQ_BRANCH"),
+        *("HMQ_COORDINATOR", "HMQ_BRANCH", "HMQ_TCC_REFUSED"),
     )
 )
 #: Properties that are not the user's: also those that brokers write, although clients do not refuse them. The names of request-reply

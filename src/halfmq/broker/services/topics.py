@@ -17,11 +17,10 @@ from halfmq.core.commands import Actor, Command, DeleteGroup, DeleteTopic, Ensur
 from halfmq.core.decision import ConsumerGroupDeleted, Done, Refused, Reply
 from halfmq.core.engine import Failed
 from halfmq.core.state import RETRY_PREFIX
+from halfmq.model.ids import REPLY_TOPIC_SUFFIX
 
 #: RocketMQ's template topic: inheritable, readable, writable.
 TEMPLATE: Final = "TBW102"
-#: Suffix of the topic for replies; its prefix is the cluster.
-REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 #: Of a group, by default.
 RETRY_QUEUES: Final = 1
 _TEMPLATE_PERMISSION: Final = 7

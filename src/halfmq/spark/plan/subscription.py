@@ -10,11 +10,11 @@ from typing import Final
 
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX
 from halfmq.core.topics import NOT_FOR_CLIENTS
+from halfmq.model.ids import REPLY_TOPIC_SUFFIX
 
 #: Topics of brokers besides ``NOT_FOR_CLIENTS``: traces, timers and POP (RocketMQ ``TopicValidator``, in both cases), and benchmarks.
 _SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
 _SYSTEM: Final = NOT_FOR_CLIENTS | {"BenchmarkTest"}
-_REPLIES: Final = "_REPLY_TOPIC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Subscription:
         if not self.pattern:
             return self.names
         own = set(brokers)
-        own |= {name + _REPLIES for name in own}
+        own |= {name + REPLY_TOPIC_SUFFIX for name in own}
         return tuple(sorted(topic for topic in set(topics) - own if self.includes(topic)))
 
     def in_words(self) -> str:

@@ -41,6 +41,19 @@ class SendFields(Fields, gc=False, kw_only=True):
     sent_again: bool = field(name=EXT_SENT_AGAIN, default=False)
 
 
+class PushedReplyFields(Fields, gc=False, kw_only=True):
+    """326 (``ReplyMessageRequestHeader``). Unused fields are not read."""
+
+    topic: str
+    queue_id: Int32 = 0
+    sys_flag: Int32 = 0
+    born_timestamp: Int64 = 0
+    flag: Int32 = 0
+    properties: str = ""
+    reconsume_times: Int32 = 0
+    store_timestamp: Int64 = 0
+
+
 #: Field names of codes 10 and 324 (``SendMessageRequestHeader``) -> field names of codes 310 and 325.
 SEND_LETTER_OF_NAME: Final = {
     "producerGroup": "a",
@@ -283,6 +296,7 @@ FIELDS_OF_COMMAND: Final[dict[int, type[Fields]]] = {
     RequestCode.SEND_BATCH_MESSAGE: SendFields,
     RequestCode.SEND_REPLY_MESSAGE: SendFields,
     RequestCode.SEND_REPLY_MESSAGE_V2: SendFields,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: PushedReplyFields,
     RequestCode.END_TRANSACTION: EndFields,
     RequestCode.PULL_MESSAGE: PullFields,
     RequestCode.LITE_PULL_MESSAGE: PullFields,

@@ -26,7 +26,8 @@ from halfmq.wire.remoting.codes import (
     RequestCode,
 )
 from halfmq.wire.remoting.compression import decompress
-from halfmq.wire.remoting.header import encode_oneway_request, encode_request
+from halfmq.wire.remoting.fields import PushedReplyFields
+from halfmq.wire.remoting.header import Request, encode_oneway_request, encode_request
 
 _ENTRY_HEAD: Final = struct.Struct(">iiiii")
 
@@ -210,6 +211,28 @@ def decode_pulled(body: bytes) -> list[PulledMessage]:
     return pulled
 
 
+def read_pushed_reply(request: Request[PushedReplyFields]) -> PulledMessage:
+    """The reply that 326 brings, as a message, which no broker has stored; possibly compressed."""
+    fields, body = request.ext, request.body
+    message = StoredMessage(
+        topic=fields.topic,
+        queue_id=fields.queue_id,
+        queue_offset=0,
+        flag=fields.flag,
+        sys_flag=fields.sys_flag,
+        born_time_ms=fields.born_timestamp,
+        born_host=bytes(8),
+        store_time_ms=fields.store_timestamp,
+        store_host=bytes(8),
+        reconsume_times=fields.reconsume_times,
+        prepared_offset=0,
+        body=body,
+        body_crc=body_crc_of(body),
+        properties=fields.properties.encode(),
+    )
+    return PulledMessage(message, 0, "", True)
+
+
 def _stored_at(body: bytes, at: int) -> tuple[StoredMessage, int, int]:
     try:
         message, log_offset, size = stored_message.decode(body, at)
@@ -236,8 +259,9 @@ def encode_send(
     batch: bool = False,
     default_queues: int = 4,
     sent_again: bool = False,
+    reply: bool = False,
 ) -> bytes:
-    """310, or 320 with ``batch``, as a complete frame. Group and topic must be valid names; they are not escaped.
+    """310, 320 with ``batch``, or 325 with ``reply``, as a complete frame. Group and topic must be valid names; they are not escaped.
 
     ``sent_again``: an earlier attempt got no response; a halfmq broker then stores the message only if it is not stored yet.
     """
@@ -246,7 +270,7 @@ def encode_send(
         last += f',"{EXT_SENT_AGAIN}":"true"'
     text = msgspec.json.encode(property_string.decode("utf-8", "replace"))
     header = (
-        f'{{"code":{320 if batch else 310},"extFields":{{"a":"{group}","b":"{topic}","c":"TBW102","d":"{default_queues}"'
+        f'{{"code":{320 if batch else 325 if reply else 310},"extFields":{{"a":"{group}","b":"{topic}","c":"TBW102","d":"{default_queues}"'
         f',"e":"{queue_id}","f":"{sys_flag}","g":"{born_time_ms}","h":"{flag}","i":'.encode()
         + text
         + f',"j":"{reconsume_times}","k":"false"{last},"m":"{"true" if batch else "false"}"}},"flag":0'

@@ -1,0 +1,134 @@
+"""Request and reply, as RocketMQ's clients do it: a message whose sender waits for one that answers it.
+
+    requester                          broker                          replier
+    send (310) --------------------->  stores the request  --------->  reads it, as any message
+    answered: 326 to the client   <--  does not store the reply  <---  reply (325), to the broker that had the request
+
+The request names its client (REPLY_TO_CLIENT) and the number under which that waits (CORRELATION_ID); the reply repeats both. A broker finds
+the client by its heartbeat. RocketMQ's names: ``DefaultMQProducer.request``, ``MessageUtil.createReplyMessage``.
+
+A reply is for who waits at that moment. It is not stored, is sent again while the broker does not answer, and is dropped by a requester that
+does not wait any more.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from halfmq.client.connection import Connection, NoAnswer
+from halfmq.client.context import ClientContext
+from halfmq.client.log import log
+from halfmq.client.message import Message
+from halfmq.client.outgoing import OutgoingMessage
+from halfmq.client.pending import Pending
+from halfmq.client.producer import Producer, unique_key
+from halfmq.client.user_code import RunBlocking
+from halfmq.errors import NoReply, SendTimeout, UsageError
+from halfmq.model import properties as names
+from halfmq.model.stored_message import SYS_COMPRESSED
+from halfmq.wire.remoting.codes import ResponseCode
+from halfmq.wire.remoting.header import Request
+from halfmq.wire.remoting.message_codec import PulledMessage, encode_send, read_pushed_reply, unpack
+
+#: Requests of one client that wait at once: each is a future here, and a message that somebody works on there.
+REQUESTS_MAX: Final = 10_000
+_HINT: Final = "it may have been handled, or will be: look there before you send another request"
+
+
+class Requests:
+    """The requests of one client that wait for their reply."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        producer: Producer,
+        register: Callable[[], "asyncio.Task[None] | None"],
+        run_blocking: RunBlocking,
+    ) -> None:
+        """``register``: lets the brokers know the client, without which they find nobody to push a reply to; a task while that is under way."""
+        self._context = context
+        self._producer = producer
+        self._register = register
+        self._run_blocking = run_blocking
+        self._registering: asyncio.Task[None] | None = None
+        #: By correlation id.
+        self._waiting: Pending[str, PulledMessage] = Pending(context.loop, lambda: NoAnswer("no reply came in time"))
+
+    async def ask(self, message: OutgoingMessage, timeout_s: float) -> Message:
+        """Send ``message`` and wait for its reply, ``timeout_s`` seconds in all.
+
+        Raises: see ``AsyncClient.request``.
+        """
+        if len(self._waiting) >= REQUESTS_MAX:
+            raise UsageError(f"{REQUESTS_MAX} requests of this client wait for a reply", hint="wait for some of them")
+        number = self._context.ids.message_id()
+        whole = self._context.attempts(f"request to {message.topic}", timeout_s)
+        replied = self._waiting.add(number, timeout_s)
+        try:
+            await self._registered(timeout_s)
+            own = (
+                (names.CORRELATION_ID, number),
+                (names.REPLY_TO_CLIENT, self._context.membership.client_id),
+                (names.TTL, str(max(1, round(timeout_s * 1000)))),
+            )
+            request = message._replace(properties=names.append(message.properties, names.encode(own)))
+            try:
+                await self._producer.send(request, whole.left_s())
+            except SendTimeout:
+                if not replied.done() or replied.exception() is not None:
+                    raise
+            # Else it was stored: here is its reply.
+            reply = await replied
+        except NoAnswer as error:
+            raise NoReply(f"request to {message.topic}: {error}", hint=_HINT) from None
+        finally:
+            self._waiting.forget(number)
+            if replied.done() and not replied.cancelled():
+                replied.exception()  # it may have ended before anybody waited for it
+        if reply.message.sys_flag & SYS_COMPRESSED:
+            reply = await self._run_blocking(unpack, reply)
+        return Message(reply.message, 0, reply.message.body)
+
+    async def _registered(self, timeout_s: float) -> None:
+        registering = self._register()
+        if registering is not None:
+            self._registering = registering
+        if self._registering is not None:  # goes on even if this call times out
+            await asyncio.wait({self._registering}, timeout=timeout_s)
+
+    def take(self, connection: Connection, request: Request[Any]) -> None:
+        """A reply (326) arrived. Nobody may wait for it any more."""
+        reply = read_pushed_reply(request)
+        number = names.find(reply.message.properties, names.CORRELATION_ID) or b""
+        if not self._waiting.answer(number.decode(errors="replace"), reply):
+            log.debug("a reply from %s came too late, or again", connection.address)
+        connection.answer(request, ResponseCode.SUCCESS)
+
+    def close(self) -> None:
+        """The client is closed: nobody waits any more."""
+        self._waiting.end(lambda: NoAnswer("the client was closed before a reply came"))
+
+
+async def send_reply(context: ClientContext, broker: str, group: str, reply: OutgoingMessage) -> None:
+    """Send ``reply`` to ``broker``, which has the requester's connection. Sent again if its answer is lost: the second one is dropped.
+
+    Raises: see ``Message.reply``.
+    """
+    properties = names.append(reply.properties, unique_key(context.ids.message_id()))
+
+    async def send(connection: Connection, timeout_s: float) -> Any:
+        opaque = connection.next_opaque()
+        frame = encode_send(
+            opaque,
+            group=group,
+            topic=reply.topic,
+            queue_id=0,
+            sys_flag=0,
+            born_time_ms=context.clock.wall_ms(),
+            property_string=properties,
+            body=reply.body,
+            reply=True,
+        )
+        return await connection.call(opaque, frame, timeout_s)
+
+    await context.attempts("reply to a request").ask(lambda: context.broker(broker), send)
