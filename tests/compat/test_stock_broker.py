@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from halfmq import App, AsyncClient, Client, Message, Outcome, Transaction, TransactionListener
+from halfmq import App, AsyncClient, Client, Message, NoReply, Outcome, Transaction, TransactionListener
 from halfmq.client import compose
 from halfmq.errors import UsageError
 from halfmq.spark.options import parse_options
@@ -55,6 +55,7 @@ async def test_client_works_against_a_stock_broker(url: str) -> None:
         parts.create_task(plain_messages(url))
         parts.create_task(transactions(url))
         parts.create_task(a_shared_group(url))
+        parts.create_task(requests(url))
     # Another process of the group "orders" would be asked about what this one leaves behind.
     await check_after_a_crash(url)
     await asyncio.to_thread(the_blocking_facade, url)
@@ -117,6 +118,22 @@ async def offsets_stay_where_the_group_left_them(url: str) -> None:
                 assert message is not None
                 assert message.message_id == sent.message_id
                 message.ack()
+
+
+async def requests(url: str) -> None:
+    """Its broker pushes our reply to our requester; a requester that is gone is an error of the replier."""
+    app = App(url, group="pricing")
+
+    @app.consumer("prices", group="pricing")
+    async def price(message: Message) -> None:
+        await message.reply({"of": message.json()})
+
+    async with AsyncClient(url) as mq:
+        with pytest.raises(NoReply):
+            await mq.request("prices", 0, timeout=3)
+        async with app.run():
+            replies = await asyncio.gather(*(mq.request("prices", number, timeout=40) for number in range(1, 4)))
+    assert [reply.json() for reply in replies] == [{"of": number} for number in range(1, 4)]
 
 
 async def transactions(url: str) -> None:

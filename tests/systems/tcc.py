@@ -15,8 +15,9 @@ from sqlalchemy import Column, MetaData, String, Table, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from halfmq import App, AsyncClient, Branch, Message
-from halfmq.errors import SendTimeout
+from halfmq.errors import BranchRefused, SendTimeout
 from halfmq.sql import Barrier, MarkerTable
+from halfmq.wire.remoting.codes import RequestCode
 from tests.support.faults import Faults, Killed
 from tests.unit.sql.conftest import with_foreign_keys
 
@@ -41,7 +42,7 @@ COMMITTING: ContextVar[str] = ContextVar("COMMITTING", default="")
 Draw = Callable[[str], str]
 
 
-def fail_at_commits(engine: AsyncEngine, draw: Draw) -> None:
+def fail_at_commits(engine: AsyncEngine, draw: Draw, on_kill: Callable[[], None]) -> None:
     """Let COMMITs of this engine fail."""
     dialect = engine.sync_engine.dialect
     real = dialect.do_commit
@@ -50,11 +51,13 @@ def fail_at_commits(engine: AsyncEngine, draw: Draw) -> None:
         name = COMMITTING.get()
         fault = draw(name) if name else ""
         if fault == "killed before":
+            on_kill()
             raise Killed
         if fault == "cut":
             raise Lost("COMMIT was not sent")
         real(connection)
         if fault == "killed after":
+            on_kill()
             raise Killed
         if fault == "lost":
             raise Lost("the answer to COMMIT")
@@ -62,12 +65,12 @@ def fail_at_commits(engine: AsyncEngine, draw: Draw) -> None:
     dialect.do_commit = commit  # type: ignore[method-assign]
 
 
-def made_engine(url: str, draw: Draw) -> AsyncEngine:
+def made_engine(url: str, draw: Draw, on_kill: Callable[[], None] = lambda: None) -> AsyncEngine:
     options: dict[str, Any] = {"connect_args": {"timeout": 30}} if "sqlite" in url else {}
     engine = create_async_engine(url, **options)
     if "sqlite" in url:
         with_foreign_keys(engine.sync_engine)
-    fail_at_commits(engine, draw)
+    fail_at_commits(engine, draw, on_kill)
     return engine
 
 
@@ -91,6 +94,9 @@ class FaultyClient(AsyncClient):
     async def prepare(self, *arguments: Any, **named: Any) -> Any:
         return await self._at("prepare", lambda: super(FaultyClient, self).prepare(*arguments, **named))
 
+    async def request(self, *arguments: Any, **named: Any) -> Any:
+        return await self._at("try called", lambda: super(FaultyClient, self).request(*arguments, **named))
+
     async def commit(self, *arguments: Any, **named: Any) -> Any:
         return await self._at("verdict", lambda: super(FaultyClient, self).commit(*arguments, **named))
 
@@ -108,6 +114,29 @@ async def bury(client: AsyncClient) -> None:
         await client.close(grace=0)
 
 
+class FaultyDelivery:
+    """Of one try: its reply may not be sent, or be sent and not be acknowledged, or its process is killed before it."""
+
+    def __init__(self, delivery: Any, participant: "Participant") -> None:
+        self._delivery = delivery
+        self._participant = participant
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._delivery, name)
+
+    async def reply(self, message: Message, reply: Any) -> None:
+        faults = self._participant.faults
+        try:
+            await (
+                self._delivery.reply(message, reply)
+                if faults is None
+                else faults.at("reply", lambda: self._delivery.reply(message, reply), lost_call)
+            )
+        except Killed:
+            self._participant._died.set()
+            raise
+
+
 class Participant:
     """Stock or bank: holds for an order, then confirms or cancels. ``faults``: at its calls; ``commit``: at its COMMITs."""
 
@@ -120,21 +149,29 @@ class Participant:
             Column("gid", String(64), primary_key=True), Column("state", String(16), nullable=False),
         )  # fmt: skip
         self.barrier = Barrier(self.metadata, table=f"{name}_barrier")
-        self.confirm, self.cancel = f"{name}-confirm", f"{name}-cancel"
+        #: Tries are calls of ``try_``, or messages of this topic.
+        self.tries, self.confirm, self.cancel = f"{name}-try", f"{name}-confirm", f"{name}-cancel"
         self.faults: Faults | None = None
         #: What happens at the next COMMIT of a try, or of the handler.
         self.draw: Draw = lambda _: ""
-        self.engine = made_engine(database_url, lambda name: self.draw(name))
+        self._died = asyncio.Event()
+        self.engine = made_engine(database_url, lambda name: self.draw(name), self._died.set)
         self.sessions = async_sessionmaker(self.engine)
         self.deaths = 0
         #: Calls that arrived, as (gid, op), whatever became of them.
         self.arrived: list[tuple[str, str]] = []
-        self._died = asyncio.Event()
 
     async def create(self) -> None:
         async with self.engine.begin() as connection:
             await connection.run_sync(self.metadata.drop_all)
             await connection.run_sync(self.metadata.create_all)
+        async with AsyncClient(
+            self.broker_url
+        ) as mq:  # or its consumer would find the topic a second after the first try
+            (broker,) = mq._context.brokers.established()
+            queues = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
+            topic = {"topic": self.tries, "defaultTopic": "TBW102", **queues}
+            assert (await broker.request(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)).code == 0
 
     # --- its calls
 
@@ -148,7 +185,6 @@ class Participant:
                     if first:
                         await session.execute(insert(self.holds).values(gid=branch.gid, state=HELD))
         except Killed:
-            self._died.set()
             raise Lost("the participant was killed") from None
         finally:
             COMMITTING.set("")
@@ -156,6 +192,14 @@ class Participant:
 
     async def _handle(self, message: Message, session: AsyncSession) -> None:
         branch = Branch.of(message)
+        if branch.op == "try":
+            self.arrived.append((branch.gid, "try"))
+            message._delivery = FaultyDelivery(message._delivery, self)
+            if message.json()["refuse"]:
+                raise BranchRefused("nothing is left")
+            await session.execute(insert(self.holds).values(gid=branch.gid, state=HELD))
+            COMMITTING.set("try handled")
+            return
         state = CONFIRMED if branch.op == "confirm" else CANCELLED
 
         async def write() -> None:
@@ -183,7 +227,7 @@ class Participant:
                 self._died.set()
                 raise
 
-        app.consumer([self.confirm, self.cancel], group=self.name, barrier=self.barrier)(handle)
+        app.consumer([self.tries, self.confirm, self.cancel], group=self.name, barrier=self.barrier)(handle)
         client = app.client()
         fence = client.fence
 
@@ -282,10 +326,12 @@ class Shop:
         timeout_s: float = TIMEOUT_S,
         fails: bool = False,
         late_s: float = 0,
+        over_messages: bool = False,
+        refused_by: Participant | None = None,
         before_end: Callable[[], Awaitable[Any]] | None = None,
     ) -> tuple[str, BaseException | None]:
         """One order. Returns its global id, and what its block raised. ``fails``: the application raises at its end. ``late_s``: the first
-        try arrives so much later than the shop waits."""
+        try arrives so much later than the shop waits. ``over_messages``: tries are messages; ``refused_by`` is who says no to one."""
         client = await self.start()
         client.faults = faults
         gid = ""
@@ -295,8 +341,8 @@ class Shop:
                 await session.execute(insert(self.orders).values(gid=t.id))
                 for participant in participants:
                     await t.call(
-                        _faulty_try(participant, faults, late_s),
-                        {"order": t.id},
+                        participant.tries if over_messages else _faulty_try(participant, faults, late_s),
+                        {"order": t.id, "refuse": participant is refused_by},
                         confirm=participant.confirm,
                         cancel=participant.cancel,
                     )

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import pytest
 
-from halfmq.errors import TransactionRefused
+from halfmq.errors import BranchRefused, TransactionRefused
 from tests.documents.pages import table
 from tests.support.faults import Faults, Killed, Once
 from tests.support.served import Served
 from tests.support.waiting import soon, until
-from tests.systems.tcc import CANCELLED, CONFIRMED, Participant, Shop, closed, quiet_about_kills
+from tests.systems.tcc import CANCELLED, CONFIRMED, TIMEOUT_S, Participant, Shop, closed, quiet_about_kills
 from tests.unit.sql.faces import DRIVERS, MARKS, Driver, located
 
 ALL_CONFIRMED, ALL_CANCELLED = "all confirmed", "all cancelled"
@@ -101,6 +101,16 @@ async def system(
     await closed([shop], participants, running)
 
 
+#: The same of tries that are messages: faults at the steps of the first one.
+OVER_MESSAGES: Final = {
+    "try called": (ALL_CANCELLED, ALL_CANCELLED, ALL_CANCELLED),
+    "try handled": (ALL_CONFIRMED, ALL_CANCELLED, ALL_CANCELLED),
+    "reply": (ALL_CONFIRMED, ALL_CANCELLED, ALL_CONFIRMED),
+}
+#: Of a block whose try is answered by the participant's next process, seconds.
+_LONG_S: Final = 30.0
+
+
 def once(name: str, fault: str) -> Any:
     """For ``draw``: the fault at the first COMMIT of this name."""
     left = [fault]
@@ -139,16 +149,43 @@ async def test_all_databases_agree_whatever_fails_at_a_step(system: System, step
     assert await system.outcome(gid) == expected, raised
 
 
+@pytest.mark.parametrize("driver", on_databases())
+@pytest.mark.parametrize(("step", "fault"), list(product(OVER_MESSAGES, FAULTS)))
+async def test_all_databases_agree_whatever_fails_at_a_try_over_messages(system: System, step: str, fault: str) -> None:
+    faults = Once(step, _AT_CALLS[fault], 0.1) if step == "try called" else None
+    expected = OVER_MESSAGES[step][FAULTS.index(fault)]
+    if step == "try handled":
+        system.stock.draw = once(step, _AT_COMMITS[fault])
+    elif step == "reply":
+        system.stock.faults = Once(step, {**_AT_CALLS, "process killed": "kill before"}[fault], 0.1)
+    timeout_s = _LONG_S if expected == ALL_CONFIRMED else TIMEOUT_S
+    gid, raised = await soon(system.shop.order(system.participants, faults, over_messages=True, timeout_s=timeout_s))
+    assert await system.outcome(gid) == expected, raised
+    if step == "try handled" and fault == "process killed":  # the barrier's row knew the answer
+        assert system.stock.arrived.count((gid, "try")) == 1
+
+
 def test_the_page_says_what_the_tests_show() -> None:
-    shown = {row["step"]: tuple(row[fault] for fault in FAULTS) for row in table("docs/tcc.md", "What fails")}
-    assert shown == TABLE
+    for shown, section in ((TABLE, "What fails"), (OVER_MESSAGES, "Tries over messages")):
+        rows = table("docs/tcc.md", section)
+        assert {row["step"]: tuple(row[fault] for fault in FAULTS) for row in rows} == shown
 
 
 @pytest.mark.parametrize("driver", on_databases())
-async def test_orders_without_a_fault(system: System) -> None:
-    done, raised = await system.shop.order(system.participants)
+async def test_try_over_messages_that_is_refused_holds_nothing_and_cancels_the_others(system: System) -> None:
+    gid, raised = await system.shop.order(system.participants, over_messages=True, refused_by=system.bank)
+    assert isinstance(raised, BranchRefused), raised
+    assert "nothing is left" in str(raised)
+    assert await system.outcome(gid) == ALL_CANCELLED
+    assert [(await one.states()).get(gid) for one in system.participants] == [CANCELLED, None]
+
+
+@pytest.mark.parametrize("driver", on_databases())
+@pytest.mark.parametrize("over_messages", [False, True])
+async def test_orders_without_a_fault(system: System, over_messages: bool) -> None:
+    done, raised = await system.shop.order(system.participants, over_messages=over_messages)
     assert raised is None
-    failed, raised = await system.shop.order(system.participants, fails=True)
+    failed, raised = await system.shop.order(system.participants, fails=True, over_messages=over_messages)
     assert raised is not None
     assert await system.outcome(done) == ALL_CONFIRMED
     assert await system.outcome(failed) == ALL_CANCELLED

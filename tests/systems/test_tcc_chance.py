@@ -52,6 +52,8 @@ class Run:
         #: gid -> (its shop, what happened to it)
         self.orders: dict[str, tuple[Shop, list[str]]] = {}
         self.ends: Counter[str] = Counter()
+        #: Orders by (tries are messages, the block ended well).
+        self.ways: Counter[tuple[bool, bool]] = Counter()
         self.left = iter(range(RUNS))
         self._broken: list[str] = []
 
@@ -61,12 +63,21 @@ class Run:
             faults = Faults(rng, CHANCE, 0.6 * TIMEOUT_S)
             shop.draw = draws(rng, CHANCE, faults.story)
             late_s = rng.uniform(0, 2 * TIMEOUT_S) if rng.random() < 0.1 else 0
+            over_messages = rng.random() < 0.5
             gid, raised = await shop.order(
-                self.participants, faults, fails=rng.random() < 0.15, late_s=late_s, timeout_s=TIMEOUT_S
+                self.participants,
+                faults,
+                fails=rng.random() < 0.15,
+                late_s=late_s,
+                over_messages=over_messages,
+                refused_by=rng.choice(self.participants) if rng.random() < 0.1 else None,
+                timeout_s=TIMEOUT_S,
             )
             self.ends[type(raised).__name__] += 1
             if gid:
-                self.orders[gid] = shop, [*faults.story, f"late {late_s:g}", repr(raised)]
+                self.ways[over_messages, raised is None] += 1
+                way = "messages" if over_messages else f"late {late_s:g}"
+                self.orders[gid] = shop, [*faults.story, way, repr(raised)]
 
     async def settle(self) -> None:
         """Let everything work again, and wait until no hold is open and every cancel was delivered."""
@@ -157,9 +168,10 @@ async def test_all_or_none_of_an_order_is_there(
         assert report.clean, [one.text() for one in report.violations]
         assert report.looked[AT_BRANCH_VERDICT].looked > RUNS // 3
         print(
-            f"{seed}: {len(run.orders)} orders, {len(ordered)} committed, ends {dict(run.ends)}, participants killed {deaths}"
+            f"{seed}: {len(run.orders)} orders, {len(ordered)} committed, ends {dict(run.ends)}, participants killed {deaths},"
+            f" over messages (ended well or not) {run.ways[True, True]} and {run.ways[True, False]}"
         )
         assert len(run.orders) > RUNS // 2
-        assert RUNS < 50 or 0.2 < len(ordered) / RUNS < 0.9
+        assert RUNS < 50 or (0.2 < len(ordered) / RUNS < 0.9 and run.ways[True, True] > RUNS // 10)
     finally:
         await closed(shops, participants, running)
