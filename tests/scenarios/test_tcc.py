@@ -10,16 +10,18 @@ from sqlalchemy import Column, MetaData, String, Table, create_engine, insert, s
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from tests.support.in_process import Running, serving
+from tests.support.topics import make_topics
 from tests.support.waiting import until
 
 from halfmq import App, AsyncClient, Branch, Client, Message, UnsupportedCombination, compose
 from halfmq.client import participant, tcc
-from halfmq.errors import RequestFailed, TransactionRefused, UsageError
+from halfmq.errors import BranchRefused, RequestFailed, TransactionRefused, UsageError
 from halfmq.model.settings import BrokerSettings
 from halfmq.sql import Barrier, Inbox, MarkerTable
 
 QUICK = BrokerSettings(check_immunity_ms=40, check_interval_ms=40, check_interval_max_ms=80, default_topic_queues=1)
 TOPICS = {"confirm": "stock-confirm", "cancel": "stock-cancel"}
+TRIES = "stock-try"
 
 
 class World:
@@ -44,13 +46,17 @@ class World:
         self.done: list[tuple[str, str]] = []
         #: Called with each message before its effect.
         self.before: Callable[[Message], None] = lambda _: None
-        self.app.consumer([*TOPICS.values()], group="stock", barrier=self.barrier, retries=1)(self.handle)
+        self.app.consumer([TRIES, *TOPICS.values()], group="stock", barrier=self.barrier, retries=1)(self.handle)
+        #: What the shop calls: a function, or a topic.
+        self.tries: Any = lambda branch, body: self.try_(branch, body)
 
     def handle(self, message: Message, session: Session) -> None:
         self.before(message)
         branch = Branch.of(message)
         assert message.json() == {"article": 7}
         self.done.append((branch.gid, branch.op))
+        if branch.op == "try" and message.is_request:
+            message.reply("3 are left")
 
     def try_(self, branch: Branch, body: Any) -> str:
         branch = Branch.from_headers({name.title(): value for name, value in branch.headers().items()})
@@ -70,7 +76,7 @@ class World:
                     with Session(self.engine) as session, mq.tcc(session, markers=self.markers, **options) as t:
                         gids.append(t.id)
                         session.execute(insert(self.orders).values(gid=t.id))
-                        body(session, lambda: t.call(self.try_, {"article": 7}, **TOPICS))
+                        body(session, lambda: t.call(self.tries, {"article": 7}, **TOPICS))
 
             await asyncio.to_thread(block)
             return gids[0]
@@ -84,7 +90,7 @@ class World:
                     loop = asyncio.get_running_loop()
 
                     def call() -> Any:
-                        work = t.call(self.try_, {"article": 7}, **TOPICS)
+                        work = t.call(self.tries, {"article": 7}, **TOPICS)
                         return asyncio.run_coroutine_threadsafe(work, loop).result()
 
                     await asyncio.to_thread(body, session, call)
@@ -365,3 +371,59 @@ def test_headers_and_properties_say_which_call_it_is() -> None:
             Branch.from_headers({**branch.headers(), name: ""})
     with pytest.raises(UsageError, match="position"):
         Branch.from_headers({**branch.headers(), "hmq-tcc-since": "-1"})
+
+
+async def test_try_over_messages_is_held_before_it_is_answered(world: World) -> None:
+    await make_topics(world.url, TRIES)
+    world.tries = TRIES
+    replies: list[Message] = []
+
+    def body(_: Any, call: Callable[[], Any]) -> None:
+        replies.append(call())
+        assert world.rows() == [("try", "try")]
+
+    async with world.app.run():
+        gid = await world.order(body)
+        await until(lambda: world.ops() == ["try", "confirm"])
+    assert [reply.text() for reply in replies] == ["3 are left"]
+    assert world.gids() == [gid]
+
+
+async def test_try_over_messages_that_is_refused_fails_the_block_and_is_consumed(world: World) -> None:
+    await make_topics(world.url, TRIES)
+    world.tries = TRIES
+    handled: list[Message] = []
+
+    def refuse(message: Message) -> None:
+        handled.append(message)
+        raise BranchRefused("nothing is left\x02")
+
+    world.before = refuse
+    async with world.app.run():
+        with pytest.raises(BranchRefused, match="is refused by who reads stock-try: nothing is left"):
+            await world.order(lambda _, call: call())
+        await until(lambda: world.rows() == [("try", "cancel")], "the cancel")
+    assert (world.gids(), world.ops(), len(handled)) == ([], [], 1)
+    # It is neither in the retry queue nor a dead letter.
+    assert not any(topic.startswith("%DLQ%") for topic in world.running.state.topics_by_name)
+    assert len(world.running.state.delayed) == 1, "beside the cancel that comes when the time is over"
+
+
+@pytest.mark.parametrize("world", ["blocking"], indirect=True)
+async def test_try_that_comes_again_is_answered_from_the_row_of_the_barrier(world: World) -> None:
+    await make_topics(world.url, TRIES)
+    tried = Branch("g1", "shop", "1", "try", world.running.state.settings.broker_name, 0)
+    async with world.app.run(), AsyncClient(world.url) as mq:
+
+        async def ask(branch: Branch) -> Message:
+            return await mq.request(TRIES, {"article": 7}, timeout=20, properties=branch.properties())
+
+        assert [(await ask(tried)).text() for _ in range(3)] == ["3 are left", "held", "held"]
+        assert world.ops() == ["try"]
+        late = tried._replace(gid="g2")
+        with world.sessions() as session, world.barrier.once(session, late._replace(op="cancel")) as first:
+            assert not first
+        reply = await ask(late)
+        assert "was cancelled before this try arrived" in reply.properties["HMQ_TCC_REFUSED"]
+        await mq.send(TRIES, {"article": 7}, properties=tried._replace(gid="g3").properties())
+        await until(lambda: world.ops() == ["try", "try"], "a try that asks for no reply")

@@ -75,6 +75,12 @@ def _compensate(message: BlockingMessage) -> None:
         message.compensate("t", b"x")
 
 
+def requested(message: Message) -> Message:
+    """The same message, as one whose sender waits for a reply."""
+    message._properties += b"REPLY_TO_CLIENT\x01nobody\x02CORRELATION_ID\x011\x02CLUSTER\x01c\x02"
+    return message
+
+
 #: By class and method. What closes an object comes last.
 CALLS: Final[dict[type, dict[str, Call]]] = {
     BlockingMessage: {
@@ -82,6 +88,7 @@ CALLS: Final[dict[type, dict[str, Call]]] = {
         "ack": lambda held: held.message.ack(),
         "retry": lambda held: held.message.retry(),
         "reject": lambda held: held.message.reject(),
+        "reply": lambda held: requested(held.message).reply(b"x"),
         "of": lambda held: BlockingMessage.of(held.message),
         "compensate": lambda held: _compensate(held.message),
         "json": lambda held: held.message.json(),
@@ -123,6 +130,7 @@ CALLS: Final[dict[type, dict[str, Call]]] = {
     Client: {
         "send": lambda held: held.mq.send(TOPIC, b"x"),
         "send_many": lambda held: held.mq.send_many(TOPIC, [b"x"]),
+        "request": lambda held: held.mq.request(TOPIC, b"x", timeout=0.1),
         "new_transaction_id": lambda held: held.mq.new_transaction_id(),
         "prepare": lambda held: held.mq.prepare([compose(TOPIC, b"x")], tx_id=held.mq.new_transaction_id()),
         "settle_earlier": lambda held: held.mq.settle_earlier("chosen", compose(TOPIC, b"x"), broker="halfmq"),

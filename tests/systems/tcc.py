@@ -17,8 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from halfmq import App, AsyncClient, Branch, Message
 from halfmq.errors import BranchRefused, SendTimeout
 from halfmq.sql import Barrier, MarkerTable
-from halfmq.wire.remoting.codes import RequestCode
 from tests.support.faults import Faults, Killed
+from tests.support.topics import make_topics
 from tests.unit.sql.conftest import with_foreign_keys
 
 #: Time of a block, seconds.
@@ -165,13 +165,7 @@ class Participant:
         async with self.engine.begin() as connection:
             await connection.run_sync(self.metadata.drop_all)
             await connection.run_sync(self.metadata.create_all)
-        async with AsyncClient(
-            self.broker_url
-        ) as mq:  # or its consumer would find the topic a second after the first try
-            (broker,) = mq._context.brokers.established()
-            queues = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
-            topic = {"topic": self.tries, "defaultTopic": "TBW102", **queues}
-            assert (await broker.request(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)).code == 0
+        await make_topics(self.broker_url, self.tries)
 
     # --- its calls
 

@@ -156,6 +156,7 @@ def calls(mq: Client) -> dict[str, Any]:
         "long comment": lambda: mq.begin(comment="x" * 201),
         "comment of two lines": lambda: mq.prepare([compose("t", b"x")], tx_id="T-1", comment="ask\nthe warehouse"),
         "timeout of send": lambda: mq.send("t", b"x", timeout=0),
+        "timeout of request": lambda: mq.request("t", b"x", timeout=0),
         "timeout of send_many": lambda: mq.send_many("t", [b"x"], timeout="5"),  # type: ignore[arg-type]
         "one body": lambda: mq.send_many("t", "abc"),
         "one object": lambda: mq.send_many("t", {"a": 1}),

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
+from tests.support.calls_at_exit import requested
 from tests.support.scripted_broker import ScriptedBroker, client_of
 
 from halfmq.client.async_client import AsyncClient
@@ -74,6 +75,7 @@ CALLS: dict[type, dict[str, Call]] = {
     AsyncClient: {
         "send": lambda held: held.mq.send("t", b"x"),
         "send_many": lambda held: held.mq.send_many("t", [b"x"]),
+        "request": lambda held: held.mq.request("t", b"x"),
         "prepare": lambda held: held.mq.prepare(ONE, tx_id="T-2"),
         "settle_earlier": lambda held: held.mq.settle_earlier("T-2", ONE[0], broker="b"),
         "report_outcome": lambda held: held.mq.report_outcome("T-2", Outcome.COMMIT, "bank"),
@@ -116,6 +118,7 @@ CALLS: dict[type, dict[str, Call]] = {
     Message: {
         "retry": lambda held: held.message.retry(),
         "reject": lambda held: held.message.reject(),
+        "reply": lambda held: requested(held.message).reply(b"x"),
     },
     Batch: {"retry": lambda held: held.batch.retry()},
     AsyncTransaction: {
