@@ -174,3 +174,20 @@ def _identity(as_user: pwd.struct_passwd | None) -> dict[str, object]:
     if as_user is None:
         return {}
     return {"user": as_user.pw_uid, "group": as_user.pw_gid, "extra_groups": []}
+
+
+def main() -> None:
+    """Run one until it is interrupted, for docs/tutorials.md; print what its user exports."""
+    server = PostgresServer(settings={"max_prepared_transactions": "64"})
+    try:
+        server.start()
+        url = server.url()
+        print(f"export DATABASE_URL='{url}' BANK_URL='{url}' BILLING_DATABASE_URL='{url}'", flush=True)
+        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    main()

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from halfmq import App, Branch, Client, Message
 from halfmq.sql import Barrier, MarkerTable
 
-app = App(os.environ.get("HALFMQ_URL", "rocketmq://127.0.0.1:9876"), group="shop")
+app = App(os.environ.get("HALFMQ_URL", "rocketmq://127.0.0.1:9876"), group="tcc-shop")
 
 
 class Service:
@@ -23,9 +23,9 @@ class Service:
         self.barrier = Barrier(tables, f"{name}_barrier")
         tables.create_all(self.engine)
         self.topics = {end: f"{os.environ.get('TOPIC', 'tcc')}-{name}-{end}" for end in ("confirm", "cancel")}
-        app.consumer([*self.topics.values()], group=name, barrier=self.barrier, sessions=sessionmaker(self.engine))(
-            self.end
-        )
+        app.consumer(
+            [*self.topics.values()], group=f"tcc-{name}", barrier=self.barrier, sessions=sessionmaker(self.engine)
+        )(self.end)
 
     def try_(self, branch: Branch, amount: int) -> None:
         with Session(self.engine) as db, self.barrier.once(db, branch) as first:
@@ -50,7 +50,7 @@ app.answer_checks(markers, sessionmaker(shop))
 
 def place(amount: int) -> None:
     block = {"markers": markers, "checked_elsewhere": True, "timeout": 5}  # by the app; seconds
-    with Client(app.client().url, group="shop") as mq, Session(shop) as db, mq.tcc(db, **block) as t:
+    with Client(app.client().url, group="tcc-shop") as mq, Session(shop) as db, mq.tcc(db, **block) as t:
         db.execute(insert(orders).values(gid=t.id, state="done"))
         for service in services:
             t.call(service.try_, amount, **service.topics)

@@ -42,6 +42,7 @@ _PIPELINES: Final = "tests/spark/test_pipelines.py"
 _GUIDE: Final = By("tests/spark/test_guide.py::test_the_guide_prints_what_it_shows")
 _CLUSTER: Final = Not("needs the machines of a cluster; tests/spark/test_clusters.py starts one on this machine")
 _TUTORIALS: Final = By("tests/documents/test_tutorials.py::test_what_the_reader_does_and_sees")
+_COORDINATOR: Final = By("tests/documents/test_tutorials.py::test_the_tutorial_of_coordinators")
 _TCC: Final = Not("the parts of examples/tcc.py, which tests/outbox/test_examples.py runs")
 _DRAWING: Final = Not("a drawing of bytes and files, no program")
 
@@ -118,6 +119,9 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("python -c 'from tests.simulation.chunks", Not("F and N stand for a chunk of the record, which is hours of work")),
     ),
     "docs/soak.md": ((EACH, Not("runs of minutes and hours; tests/soak runs the same programs with fewer kills")),),
+    "docs/request-reply.md": (
+        ("import asyncio", By(f"{_PROGRAMS}::test_the_page_of_requests_is_one_program")),
+    ),
     "docs/spark-options.md": (
         ('{"v":2,"brokers"', Not("the form of an offset, with parts left out; tests/unit/spark has whole ones")),
         ('tx = spark.read.format("halfmq")', _SPARK),
@@ -145,6 +149,7 @@ BLOCKS: Final[dict[str, Rows]] = {
     "docs/tcc.md": (
         ("with mq.tcc(session", _TCC),
         ("def reserve(", _TCC),
+        ('    reply = t.call("stock-try"', Not("as the program before it; tests/systems/test_tcc.py runs tries over messages")),
     ),
     "docs/transactions.md": (
         ("stateDiagram-v2", By("tests/unit/core/transaction/test_transactions_page.py::test_the_page_is_what_the_code_says")),
@@ -152,7 +157,17 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("halfmq tx list", _COMMANDS),
         ("halfmq tx damaged", _COMMANDS),
     ),
-    "docs/tutorials.md": ((EACH, _TUTORIALS), (f"{EACH}python", _TUTORIALS)),
+    "docs/tutorials.md": (
+        ("$ python -m demo.postgres_server", _COORDINATOR),
+        ("$ python examples/coordinator.py", _COORDINATOR),
+        ("import os, runpy", _COORDINATOR),
+        ("import os", _COORDINATOR),
+        ("$ python die_deciding.py before", _COORDINATOR),
+        ("$ python examples/coordinator.py", _COORDINATOR),
+        ("$ python die_deciding.py after", _COORDINATOR),
+        (EACH, _TUTORIALS),
+        (f"{EACH}python", _TUTORIALS),
+    ),
 }  # fmt: skip
 
 

@@ -155,6 +155,12 @@ def test_the_coordinator_page_is_one_program(tmp_path: Path, broker: Served) -> 
     assert printed("\n".join(program), tmp_path) == "COMMITTED True\n"
 
 
+def test_the_page_of_requests_is_one_program(tmp_path: Path, broker: Served) -> None:
+    (block,) = blocks_of(f"{_HERE}::test_the_page_of_requests_is_one_program")
+    program = in_test(block.text, f"127.0.0.1:{broker.name_port}", tmp_path)
+    assert printed(program, tmp_path) == "{'article': 7, 'price': 20}\n"
+
+
 #: What the service of docs/database.md takes for granted.
 _SERVICE = """
 import asyncio

@@ -43,6 +43,7 @@ _KEPT: Final = "A marker is kept until it was compared."
 _ALL_OR_NONE: Final = "All or none."
 _ONE_CALL: Final = "A branch is tried once, and confirmed or cancelled once, never both."
 _LATE_TRY: Final = "A late try is refused."
+_YES: Final = "A yes is committed."
 _FENCE: Final = "A fence stands."
 
 PLANTS: Final = (
@@ -1875,6 +1876,24 @@ PLANTS: Final = (
         "sql/rules/barrier.py",
         '        case "try" if reason == CANCEL:\n',
         '        case "try" if reason == CANCEL and not call.gid:\n',
+    ),
+    Plant(
+        "yes-of-what-rolls-back",
+        _YES,
+        "a handler's reply is sent although its transaction has rolled back",
+        "client/handler.py",
+        "        with message._replying() as replies:\n            await self._handled(message)\n",
+        "        with message._replying() as replies:\n            try:\n                await self._handled(message)\n"
+        "            except Exception:\n                for reply in replies:\n                    await answer(message, reply)\n"
+        "                raise\n",
+    ),
+    Plant(
+        "yes-of-a-refused-try",
+        _YES,
+        "a try that is refused is answered without saying so",
+        "client/participant.py",
+        "message._reply(reason, {names.HMQ_TCC_REFUSED: reason})",
+        "message._reply(reason, {})",
     ),
     Plant(
         "fence-lost-by-a-restart",

@@ -71,7 +71,8 @@ class Run:
                 late_s=late_s,
                 over_messages=over_messages,
                 refused_by=rng.choice(self.participants) if rng.random() < 0.1 else None,
-                timeout_s=TIMEOUT_S,
+                # A participant that was killed is there again, and answers from the row of its barrier.
+                timeout_s=3 * TIMEOUT_S if over_messages else TIMEOUT_S,
             )
             self.ends[type(raised).__name__] += 1
             if gid:

@@ -85,8 +85,12 @@ class Stock:
         """What the shop calls."""
         url = f"http://127.0.0.1:{self.server.server_port}/try"
         request = urllib.request.Request(url, body.encode(), branch.headers(), method="POST")
-        with urllib.request.urlopen(request, timeout=20) as answer:  # a status of 400 or more raises
-            return int(answer.status)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:  # a status of 400 or more
+            error.close()
+            raise
 
     def states(self) -> list[tuple[str, str]]:
         with self.engine.connect() as connection:
