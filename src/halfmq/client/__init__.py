@@ -6,7 +6,7 @@
     coordinator.py xid.py                somebody else's coordinator
     consumer.py group_member.py start_position.py queue_puller.py offset_tracker.py allocation.py   consuming
     check_listener.py fetched_checks.py listener.py transaction_block.py marker_table.py                  checks; seams for users and sql
-    connection.py connection_pool.py membership.py routing.py retry.py refusals.py connector.py      the network
+    connection.py pending.py connection_pool.py membership.py routing.py retry.py refusals.py connector.py      the network
     forks.py                                                                               what a forked child may do
 
 Importing this package imports nothing else; names are loaded when they are asked for.

@@ -80,7 +80,7 @@ class Participant:
         try:
             await self._handler(message, message._reply(HELD, {}) if message.is_request else None)
         except BranchRefused as refused:
-            log.warning("%r is refused: %s", message, refused)
+            log.info("%r is refused: %s", message, refused)
             if message.is_request:
                 reason = str(refused)[:_REASON_CHARS_MAX] or "no reason given"
                 await answer(message, message._reply(reason, {names.HMQ_TCC_REFUSED: reason}))
