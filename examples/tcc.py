@@ -45,15 +45,17 @@ orders = Table("orders", tables, Column("gid", String(64), primary_key=True), Co
 markers, shop = MarkerTable(tables), create_engine(os.environ.get("DATABASE_URL", "sqlite:///tcc-shop.db"))
 tables.create_all(shop)
 services = Service("stock", "STOCK_URL", 4), Service("bank", "BANK_URL", 3)
-app.answer_checks(markers, sessionmaker(shop))
+Shops = sessionmaker(shop)
+app.answer_checks(markers, Shops)
 
 
 def place(amount: int) -> None:
-    block = {"markers": markers, "checked_elsewhere": True, "timeout": 5}  # by the app; seconds
-    with Client(app.client().url, group="tcc-shop") as mq, Session(shop) as db, mq.tcc(db, **block) as t:
-        db.execute(insert(orders).values(gid=t.id, state="done"))
-        for service in services:
-            t.call(service.try_, amount, **service.topics)
+    with Client(app.client().url, group="tcc-shop") as mq, Shops() as db:
+        mq.answer_checks(markers, Shops)
+        with mq.tcc(db, markers=markers, timeout=5) as t:  # seconds
+            db.execute(insert(orders).values(gid=t.id, state="done"))
+            for service in services:
+                t.call(service.try_, amount, **service.topics)
 
 
 def rows(engine: Engine, table: Table) -> list[tuple]:

@@ -42,6 +42,7 @@ _PIPELINES: Final = "tests/spark/test_pipelines.py"
 _GUIDE: Final = By("tests/spark/test_guide.py::test_the_guide_prints_what_it_shows")
 _CLUSTER: Final = Not("needs the machines of a cluster; tests/spark/test_clusters.py starts one on this machine")
 _TUTORIALS: Final = By("tests/documents/test_tutorials.py::test_what_the_reader_does_and_sees")
+_TCC_TUTORIAL: Final = By("tests/documents/test_tutorials.py::test_the_tutorial_of_tcc")
 _COORDINATOR: Final = By("tests/documents/test_tutorials.py::test_the_tutorial_of_coordinators")
 _TCC: Final = Not("the parts of examples/tcc.py, which tests/outbox/test_examples.py runs")
 _DRAWING: Final = Not("a drawing of bytes and files, no program")
@@ -158,6 +159,12 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("halfmq tx damaged", _COMMANDS),
     ),
     "docs/tutorials.md": (
+        ("$ python examples/tcc.py", _TCC_TUTORIAL),
+        ("import sqlite3", _TCC_TUTORIAL),
+        ("$ python left.py", _TCC_TUTORIAL),
+        ("$ python die.py after stock", _TCC_TUTORIAL),
+        ("$ python examples/tcc.py", _TCC_TUTORIAL),
+        ("$ python die.py before orders", _TCC_TUTORIAL),
         ("$ python -m demo.postgres_server", _COORDINATOR),
         ("$ python examples/coordinator.py", _COORDINATOR),
         ("import os, runpy", _COORDINATOR),

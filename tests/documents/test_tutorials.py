@@ -49,9 +49,17 @@ def walk(shown: Sequence[Block], directory: Path, *files: str) -> int:
 
 def test_what_the_reader_does_and_sees(checkout: Path) -> None:
     shown = blocks_of(f"{_HERE}::test_what_the_reader_does_and_sees")
-    assert walk(shown, checkout, "die.py", "left.py") >= 14
+    assert walk(shown, checkout, "die.py") >= 9
 
 
+@pytest.mark.thorough  # the cancels of each run wait for the time of their order
+def test_the_tutorial_of_tcc(checkout: Path) -> None:
+    die = blocks_of(f"{_HERE}::test_what_the_reader_does_and_sees")[0]
+    shown = blocks_of(f"{_HERE}::test_the_tutorial_of_tcc")
+    assert walk([die, *shown], checkout, "die.py", "left.py") == 5
+
+
+@pytest.mark.thorough
 @pytest.mark.postgres
 def test_the_tutorial_of_coordinators(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
