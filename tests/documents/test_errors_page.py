@@ -52,7 +52,11 @@ def test_the_paragraph_about_subclasses_is_the_tree() -> None:
         if "everything from" in part:
             names = order[order.index(names[0]) : order.index(names[1]) + 1]
         said |= dict.fromkeys(names, base)
-    unknown = {"SendTimeout": "OutcomeUnknown", "NoReply": "OutcomeUnknown", "TransactionUnknown": "OutcomeUnknown"}  # "base class of the next three"
+    unknown = {
+        "SendTimeout": "OutcomeUnknown",
+        "NoReply": "OutcomeUnknown",
+        "TransactionUnknown": "OutcomeUnknown",
+    }  # "base class of the next three"
     bases = {name: found.__bases__[0].__name__ for name, found in CLASSES.items()}
     assert said | unknown == {name: base for name, base in bases.items() if base not in ("HalfmqError", "Exception")}
 
