@@ -7,6 +7,7 @@
       RequestFailed      TopicNotFound, NotAuthorized, ServerBusy, TransactionRefused, TransactionUndecided, TransactionIncomplete,
                          CoordinatorSuperseded
       OutcomeUnknown     SendTimeout, NoReply, TransactionUnknown
+      OutcomeMixed
       ProtocolError
       EnvironmentFailed  StoreInUse, StoreDamaged, StoreFull, StorePoisoned, PortTaken, WrongVersion, MissingDependency, DataLost
       InvariantViolated
@@ -177,6 +178,21 @@ class TransactionUnknown(OutcomeUnknown):
     def __init__(self, message: str, *, tx_id: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.tx_id = tx_id
+
+
+class OutcomeMixed(HalfmqError):
+    """The local transaction of ``tx_id`` **is committed**, and its messages were rolled back by somebody else (``standing``): they never
+    appear. Do not repeat the transaction. Send what they said in another one, or undo the rows; ``halfmq tx damaged`` keeps the finding.
+
+    Precedent: XA_HEURMIX of X/Open, HeuristicMixedException of JTA's ``commit``, MQRC_OUTCOME_MIXED of IBM MQ.
+    """
+
+    code = "outcome-mixed"
+
+    def __init__(self, message: str, *, tx_id: str = "", standing: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.tx_id = tx_id
+        self.standing = standing
 
 
 class ProtocolError(HalfmqError):

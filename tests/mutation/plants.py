@@ -38,6 +38,7 @@ _COMPENSATION: Final = "A compensation is in the transaction of the failure."
 _ONE_END: Final = "A message is handled, compensated, or a dead letter."
 
 _FOUND: Final = "A verdict that contradicts the database is found."
+_SAYS: Final = "A block that is overruled says so."
 _STAYS: Final = "A finding stays."
 _KEPT: Final = "A marker is kept until it was compared."
 _ALL_OR_NONE: Final = "All or none."
@@ -53,9 +54,8 @@ PLANTS: Final = (
         1,
         "an opposite verdict is answered as if it had been given",
         "core/transaction/machine.py",
-        "        case SettledEffect.CONFLICTS:\n            return Refused(",
-        "        case SettledEffect.CONFLICTS:\n            return Settled(group, tx_id, not committed, position, True)\n"
-        "            return Refused(",
+        "        case SettledEffect.CONFLICTS:\n",
+        "        case SettledEffect.CONFLICTS:\n            return Settled(group, tx_id, not verdict.committed, position, True)\n",
     ),
     Plant(
         "verdict-forgotten",
@@ -86,8 +86,7 @@ PLANTS: Final = (
         1,
         "an operator's verdict is told as given where the other one stands",
         "core/transaction/machine.py",
-        "        NOTHING,\n        _reply_for_settled(\n            command.wanted, command.group, command.tx_id, "
-        "committed=verdict.committed, position=verdict.position\n        ),\n    )",
+        "        NOTHING,\n        _reply_for_settled(state, command.wanted, command.group, command.tx_id, verdict, verdict.position),\n    )",
         "        NOTHING,\n        Settled(command.group, command.tx_id, command.wanted == RequestedVerdict.COMMIT, verdict.position, True),\n    )",
     ),
     # --- 2, validity
@@ -1644,6 +1643,14 @@ PLANTS: Final = (
         "            if tx_id in wanted and group in",
         "            if not tx_id and group in",
     ),
+    Plant(
+        "overruled-block-ends-normally",
+        _SAYS,
+        "a block whose messages an operator rolled back ends as if they would appear",
+        "sql/rules/block.py",
+        "                raise outcome_mixed(prepared.tx_id, error) from error\n",
+        "                return\n",
+    ),
     # --- coordinators: by the promises of that section
     Plant(
         "old-epoch-that-prepares",
@@ -1749,10 +1756,8 @@ PLANTS: Final = (
         _ONE_UNIT,
         "a handler that raises after it has sent commits its rows and messages",
         "client/handler.py",
-        "                with self._transaction.block(session, loop) as sends, message._sending(sends):\n",
-        "                import contextlib\n\n"
-        "                with self._transaction.block(session, loop) as sends, message._sending(sends), "
-        "contextlib.suppress(Exception):\n",
+        " as sends, message._sending(sends):\n",
+        " as sends, message._sending(sends), __import__('contextlib').suppress(Exception):\n",
     ),
     Plant(
         "rows-of-an-outbox-without-their-session",

@@ -8,10 +8,10 @@ from typing import Any, Protocol, get_type_hints
 
 from halfmq.client.handler_transaction import HandlerTransaction
 from halfmq.client.log import log
-from halfmq.client.message import Message
+from halfmq.client.message import Message, Sends
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.user_code import RunBlocking, call, is_async
-from halfmq.errors import HalfmqError, UsageError
+from halfmq.errors import HalfmqError, OutcomeMixed, UsageError
 
 
 class InboxPort(Protocol):
@@ -86,9 +86,12 @@ class Handler:
                 if self._transaction is None:
                     await self._function(self._argument(message), session)
                     return
-                async with self._transaction.block_async(session) as sends:
-                    with message._sending(sends):
-                        await self._function(self._argument(message), session, sends)
+                try:
+                    async with self._transaction.block_async(session) as sends:
+                        with message._sending(sends):
+                            await self._function(self._argument(message), session, sends)
+                except OutcomeMixed as mixed:
+                    _is_handled(message, sends, mixed)
 
     def _once(
         self, inbox: InboxPort, sessions: Callable[[], Any], message: Message, loop: asyncio.AbstractEventLoop
@@ -103,8 +106,19 @@ class Handler:
                 if self._transaction is None:
                     _refuse_coroutine(self._function(self._argument(message), session))
                     return
-                with self._transaction.block(session, loop) as sends, message._sending(sends):
-                    _refuse_coroutine(self._function(self._argument(message), session, sends))
+                try:
+                    with self._transaction.block(session, loop) as sends, message._sending(sends):
+                        _refuse_coroutine(self._function(self._argument(message), session, sends))
+                except OutcomeMixed as mixed:
+                    _is_handled(message, sends, mixed)
+
+
+def _is_handled(message: Message, sends: Sends, mixed: OutcomeMixed) -> None:
+    """The message's own transaction is committed, its inbox row included, so the message is consumed: who waits for what was sent must hear of it
+    from the log. ``mixed`` of another transaction is raised, as any exception of the function."""
+    if mixed.tx_id != getattr(sends, "id", None):
+        raise mixed
+    log.error("%r is handled, and what was sent with it is lost: %s", message, mixed)
 
 
 async def answer(message: Message, reply: OutgoingMessage) -> None:

@@ -1,13 +1,9 @@
 """What SQLAlchemy says of an exception reaches the rules."""
 
-from types import SimpleNamespace
-
 import pytest
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from halfmq.errors import ConnectError, TransactionRefused
 from halfmq.sql.alchemy.errors import commit_failure, is_lock_wait
-from halfmq.sql.rules.block import log_unconfirmed
 from halfmq.sql.rules.commit_failure import CommitFailure
 
 
@@ -42,14 +38,3 @@ def test_meaning_of_a_failed_commit(error: Exception, expected: CommitFailure) -
 def test_lost_connection_is_no_lock_wait() -> None:
     assert is_lock_wait(serialization())
     assert not is_lock_wait(serialization(lost=True))
-
-
-def test_a_verdict_that_stands_against_the_database_is_said_to_be_damage(caplog: pytest.LogCaptureFixture) -> None:
-    """Seen: an operator's ROLLBACK between prepare and COMMIT was logged as one that "the check settles", which never comes."""
-    prepared = SimpleNamespace(tx_id="T1")
-    log_unconfirmed("COMMIT", prepared, TransactionRefused("the first verdict is final", standing="ROLLED_BACK"))  # type: ignore[arg-type]
-    log_unconfirmed("COMMIT", prepared, ConnectError("cut"))  # type: ignore[arg-type]
-    assert [(one.levelname, "the check settles it" in one.message) for one in caplog.records] == [
-        ("ERROR", False), ("WARNING", True),
-    ]  # fmt: skip
-    assert caplog.messages[0].startswith("DAMAGE: COMMIT of T1 was refused")

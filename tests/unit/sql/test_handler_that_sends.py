@@ -10,12 +10,14 @@ from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 from tests.support.in_process import serving
+from tests.support.raw_client import RawClient
 from tests.support.waiting import PATIENCE_S
 from tests.unit.sql.conftest import with_foreign_keys
 from tests.unit.sql.faces import ALL, Driver, located
 
 from halfmq import App, AsyncClient, Message
 from halfmq.sql import Inbox, MarkerTable, Outbox
+from halfmq.wire.remoting.codes import HMQ_RESOLVE
 
 #: In the gate every way on SQLite, and the one that uses all tables on one driver of each other kind.
 _IN_THE_GATE = {("sqlite3", "markers"), ("sqlite3", "outbox")} | {
@@ -190,3 +192,35 @@ async def test_a_handler_whose_commit_was_not_answered_is_not_compensated(
     found = await replies(stock, [{"id": 1}], 1)
     assert [message.json() for message in found] == [{"reserved": 1}]
     assert (stock.rows(), dead) == ([1, 99], [])
+
+
+@pytest.mark.parametrize(("driver", "way"), [case for case in CASES if case.id in ("sqlite3-both", "aiosqlite-both")])
+async def test_a_message_whose_unit_has_committed_is_consumed_although_its_messages_were_rolled_back(
+    stock: Stock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator decides between prepare and COMMIT. A redelivery would find the inbox row, and a dead letter would be a lie."""
+    client = stock.app.client()
+    prepare, dead, calls = client.prepare, list[Message](), list[int]()
+
+    async def overruled(messages: Any, **named: Any) -> Any:
+        prepared = await prepare(messages, **named)
+        if b"1" in messages[0].body:
+            raw = await RawClient.connect(int(stock.url.rpartition(":")[2]))
+            fields = {"txId": prepared.tx_id, "verdict": "ROLLBACK", "operator": "ada", "reason": "test"}
+            assert (await raw.ask(HMQ_RESOLVE, fields)).code == 0
+            await raw.close()
+        return prepared
+
+    monkeypatch.setattr(client, "prepare", overruled)
+
+    def handle(message: Message, reserve: Callable[[int], None], tx: Any) -> None:
+        calls.append(message.json()["id"])
+        reserve(message.json()["id"])
+        tx.send("replies", {"reserved": message.json()["id"]}, key=message.key)
+
+    stock.on_orders(handle, retries=0, on_dead=dead.append)
+    found = await replies(stock, [{"id": 1}, {"id": 2}], 1)
+    assert [message.json() for message in found] == [{"reserved": 2}]
+    assert (stock.rows(), calls, dead) == ([1, 2, 99], [1, 2, 99], [])
+    (line,) = [one for one in caplog.messages if "what was sent with it is lost" in one]
+    assert "decided by an operator (ada)" in line

@@ -18,7 +18,7 @@ from tests.unit.sql.faces import ASYNC, DEFERRED, App, Sorry, agree, app, place,
 from tests.unit.sql.memory_broker import Asked, AsyncMemoryClient, MemoryBroker, MemoryClient
 
 from halfmq.client.outcome import Outcome
-from halfmq.errors import SendTimeout, TransactionUnknown, UsageError
+from halfmq.errors import OutcomeMixed, SendTimeout, TransactionUnknown, UsageError
 
 __all__ = ["app"]
 
@@ -185,6 +185,43 @@ async def test_unconfirmed_commit_does_not_affect_the_caller(app: App) -> None:
     assert (app.order_ids(), app.messages()) == ([1], [])
     assert await app.check() == {"tx-1": Outcome.COMMIT}
     assert agree(app) == [1]
+
+
+@pytest.mark.parametrize("with_outbox", [False, True], ids=["markers", "both"])
+async def test_block_whose_messages_somebody_else_rolled_back_says_that_it_committed(
+    app: App, with_outbox: bool
+) -> None:
+    """Seen: an operator's ROLLBACK between prepare and COMMIT ended the block normally, with a line in the log."""
+    app.broker.on_prepare = lambda tx_id: app.broker.settle(tx_id, "ROLLED_BACK") and None
+    options = {"outbox": app.outbox} if with_outbox else {}
+    with pytest.raises(
+        OutcomeMixed, match=r"tx-1 is committed, and its messages never appear: tx-1 is ROLLED_BACK"
+    ) as caught:
+        await app.run(lambda session, tx: place(app, session, tx, 1), **options)
+    assert (caught.value.tx_id, caught.value.standing) == ("tx-1", "ROLLED_BACK")
+    assert "do not repeat it" in caught.value.hint
+    assert "halfmq tx damaged" in caught.value.hint
+    assert (app.order_ids(), app.messages(), app.markers(), app.in_outbox()) == ([1], [], {"tx-1": "C"}, [])
+    app.broker.on_prepare = lambda _tx_id: None  # the connection is as before
+    await app.run(lambda session, tx: place(app, session, tx, 2))
+    assert app.messages() == ["t2"]
+
+
+@pytest.mark.parametrize("app", DEFERRED, indirect=True)
+async def test_block_whose_messages_somebody_else_committed_raises_what_its_commit_failed_with(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.broker.on_prepare = lambda tx_id: app.broker.settle(tx_id, "COMMITTED") and None
+
+    def body(session: Session, tx: Any) -> None:
+        place(app, session, tx, 1)
+        session.add(app.line_type(1, 404))
+
+    with pytest.raises(IntegrityError):
+        await app.run(body)
+    assert (app.order_ids(), app.messages()) == ([], ["t1"])
+    (line,) = [one for one in caplog.messages if one.startswith("DAMAGE")]
+    assert line.startswith("DAMAGE: the messages of tx-1 are visible, and its local COMMIT failed")
 
 
 @pytest.mark.parametrize("took_effect", [True, False], ids=["took effect", "lost"])

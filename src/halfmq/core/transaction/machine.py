@@ -41,7 +41,7 @@ from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.comparisons import with_comparison
 from halfmq.core.transaction.coordinators import refuse_another, refuse_other, refuse_superseded
 from halfmq.core.transaction.next_check import to_number
-from halfmq.core.transaction.states import OF_SETTLED, SettledEffect, TransactionState, standing_state
+from halfmq.core.transaction.states import OF_SETTLED, SettledEffect, TransactionState, by_whom, standing_state
 from halfmq.model.checksum import crc32
 from halfmq.model.ids import ANY_HALF, hash64, offset_message_id
 from halfmq.model.properties import UNIQ_KEY, append
@@ -350,9 +350,7 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
         return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
     return Decision(
         NOTHING,
-        _reply_for_settled(
-            command.wanted, command.group, command.tx_id, committed=verdict.committed, position=verdict.position
-        ),
+        _reply_for_settled(state, command.wanted, command.group, command.tx_id, verdict, verdict.position),
     )
 
 
@@ -470,7 +468,7 @@ def _end_of_settled(state: State, group: ProducerGroup | None, command: EndTrans
     if verdict is not None:
         if not _matches_half(verdict, half_index, log_offset):
             return _wrong_offsets(tx_id, half_index, log_offset)
-        return _reply_for_settled(wanted, group_name, tx_id, committed=verdict.committed, position=verdict.position)
+        return _reply_for_settled(state, wanted, group_name, tx_id, verdict, verdict.position)
     # The row comes before other groups: another group's transaction with this id is no reason to refuse a known verdict.
     if row is not None and row.half_index == half_index and row.first_offset in (log_offset, 0):
         return _reply_for_row(state, row, group_name, tx_id, wanted)
@@ -503,20 +501,24 @@ def _reply_for_row(
         return _wrong_offsets(tx_id, row.half_index, row.first_offset)
     if row.verdict_position < state.log_start:
         return Refused(Why.NOT_FOUND, _PAST_RETENTION)
-    return _reply_for_settled(wanted, group_name, tx_id, committed=row.committed, position=row.verdict_position)
+    return _reply_for_settled(state, wanted, group_name, tx_id, row, row.verdict_position)
 
 
 def _reply_for_settled(
-    wanted: RequestedVerdict, group: str, tx_id: str, *, committed: bool, position: int
+    state: State, wanted: RequestedVerdict, group: str, tx_id: str, verdict: Verdict | SettledRow, position: int
 ) -> Settled | Refused | Noted:
-    standing = standing_state(committed)
+    standing = standing_state(verdict.committed)
     match OF_SETTLED[standing, wanted]:
         case SettledEffect.REPEATS:
-            return Settled(group, tx_id, committed, position, True)
+            return Settled(group, tx_id, verdict.committed, position, True)
         case SettledEffect.CONFLICTS:
+            by = by_whom(verdict.decided_by)
+            known = state.comparisons.get((group, tx_id))
+            if known is not None and known.by:
+                by += f" ({known.by})"
             return Refused(
                 Why.VERDICT_CONFLICT,
-                f"transaction {tx_id!r} is {standing.value} since position {position}; the first verdict is final",
+                f"transaction {tx_id!r} is {standing.value} since position {position}{by}; the first verdict is final",
                 standing.value,
                 position,
             )

@@ -11,8 +11,10 @@ The first row is the code of ``decide_end`` (``machine.py``), the others are ``O
 """
 
 from enum import Enum
+from typing import Final
 
 from halfmq.core.commands import RequestedVerdict
+from halfmq.model.records import DecidedBy
 
 
 class TransactionState(Enum):
@@ -39,6 +41,22 @@ OF_SETTLED = {
     (TransactionState.ROLLED_BACK, RequestedVerdict.ROLLBACK): SettledEffect.REPEATS,
     (TransactionState.ROLLED_BACK, RequestedVerdict.UNKNOWN): SettledEffect.STAYS,
 }
+
+
+_BY: Final = {
+    DecidedBy.PRODUCER: "its producer",
+    DecidedBy.CHECK: "its producer, in response to a check",
+    DecidedBy.MARKER: "its producer, from the marker table, in response to a check",
+    DecidedBy.OPERATOR: "an operator",
+    DecidedBy.POLICY: "the policy of its producer group",
+    DecidedBy.COORDINATOR: "its coordinator",
+    DecidedBy.FENCE: "a fence, before anybody had prepared it",
+}
+
+
+def by_whom(number: int) -> str:
+    """For a sentence about a verdict: who gave it; empty if a later version wrote it."""
+    return f", decided by {_BY[DecidedBy(number)]}" if number in _BY else ""
 
 
 def standing_state(committed: bool) -> TransactionState:

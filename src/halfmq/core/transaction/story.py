@@ -11,7 +11,7 @@ from halfmq.core.state import Undecided, Verdict
 from halfmq.core.transaction.listing import number_of_messages
 from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.core.transaction.past_limit import is_at_limit
-from halfmq.core.transaction.states import standing_state
+from halfmq.core.transaction.states import by_whom, standing_state
 from halfmq.core.view import ProducerGroupView, View
 from halfmq.model.durations import span
 from halfmq.model.message_facts import HalfNotes
@@ -21,15 +21,6 @@ from halfmq.model.settings import PastLimit, ProducerSettings
 
 #: Maximum number of other groups that are searched for a transaction that the named group does not have, as a hint.
 _GROUPS_EXAMINED_MAX: Final = 4_096
-_BY: Final = {
-    DecidedBy.PRODUCER: "its producer",
-    DecidedBy.CHECK: "its producer, in response to a check",
-    DecidedBy.MARKER: "its producer, from the marker table, in response to a check",
-    DecidedBy.OPERATOR: "an operator",
-    DecidedBy.POLICY: "the policy of its producer group",
-    DecidedBy.COORDINATOR: "its coordinator",
-    DecidedBy.FENCE: "a fence, before anybody had prepared it",
-}
 
 _ADVISED: Final = {"COMMIT": "commit", "ROLLBACK": "roll back"}
 
@@ -218,7 +209,7 @@ def _what_then(group: ProducerGroupView, known: Undecided) -> str:
 def _settled(verdict: Verdict, now_ms: int, acted: OperatorActed | None) -> str:
     halves = verdict.half_indexes
     count = len(halves) if isinstance(halves, tuple) else 1
-    by = f", decided by {_BY[DecidedBy(verdict.decided_by)]}" if verdict.decided_by in _BY else ""
+    by = by_whom(verdict.decided_by)
     if acted is not None and verdict.decided_by == DecidedBy.OPERATOR:
         by += f" ({acted.name or 'without a name'} from {acted.peer}; reason: {acted.reason or 'none given'})"
     what = "its message" if count == 1 else f"its {count} messages"

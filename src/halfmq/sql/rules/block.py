@@ -13,7 +13,7 @@ The steps, and what a failure in each means:
 5. COMMIT.  Certainly rolled back: ROLLBACK is sent, and the database's error is raised. Anything less certain: the half
    messages are left alone, ``TransactionUnknown`` is raised, and the check reads the marker.
 6. Send COMMIT to the broker.  Does not affect the caller: the local commit is durable, the client retries, and the check is
-   the fallback. ``tx.receipt`` is then None.
+   the fallback. ``tx.receipt`` is then None. Only if somebody else has rolled the messages back meanwhile, ``OutcomeMixed`` is raised.
 
 Half messages are sent late, so that they are undecided only during one local COMMIT, and an exception of the body sends none.
 
@@ -33,7 +33,7 @@ from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCall
 from halfmq.client.notes import PrepareOptions
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import COMMITTED, OUTBOX, ROLLED_BACK, Prepared, TransactionReceipt
-from halfmq.errors import HalfmqError, TransactionRefused, TransactionUnknown
+from halfmq.errors import HalfmqError, OutcomeMixed, TransactionRefused, TransactionUnknown
 from halfmq.sql.rules.commit_failure import CommitFailure, FailedCommit
 
 _T = TypeVar("_T")
@@ -221,13 +221,20 @@ class _Steps:
         try:
             self.transaction._receipt = await self._calls.commit(prepared)
         except HalfmqError as error:
+            if isinstance(error, TransactionRefused) and error.standing == ROLLED_BACK:
+                raise outcome_mixed(prepared.tx_id, error) from error
             log_unconfirmed("COMMIT", prepared, error)
 
     async def _send_rollback(self, prepared: Prepared) -> None:
         try:
             await self._calls.rollback(prepared)
         except HalfmqError as error:
-            log_unconfirmed("ROLLBACK", prepared, error)
+            if isinstance(error, TransactionRefused) and error.standing == COMMITTED:  # the database's error is raised
+                _log.error(
+                    "DAMAGE: the messages of %s are visible, and its local COMMIT failed: %s", prepared.tx_id, error
+                )
+            else:
+                log_unconfirmed("ROLLBACK", prepared, error)
 
 
 class Block(AbstractContextManager[SqlTransaction]):
@@ -335,13 +342,19 @@ def raise_failed(failed: FailedCommit, tx_id: str, *, sent: bool) -> None:
     ) from failed.error
 
 
+def outcome_mixed(tx_id: str, refused: TransactionRefused) -> OutcomeMixed:
+    """The exception for a committed local transaction whose messages are rolled back: no check changes that."""
+    return OutcomeMixed(
+        f"the local transaction {tx_id} is committed, and its messages never appear: {refused}",
+        tx_id=tx_id,
+        standing=refused.standing,
+        hint="do not repeat it: send what its messages said in a new transaction, or undo its rows; `halfmq tx damaged` lists it as soon as "
+        "its marker was compared",
+    )
+
+
 def log_unconfirmed(verdict: str, prepared: Prepared, error: HalfmqError) -> None:
     """Log a verdict without acknowledgement; the client retries it, and the check is the fallback."""
-    if isinstance(error, TransactionRefused) and error.standing in (COMMITTED, ROLLED_BACK):  # no check changes that
-        _log.error(
-            "DAMAGE: %s of %s was refused: %s; the local transaction did the opposite", verdict, prepared.tx_id, error
-        )
-        return
     _log.warning(
         "%s of %s was not confirmed (%s); the check settles it", verdict, prepared.tx_id, error, exc_info=error
     )

@@ -572,7 +572,7 @@ def test_a_settled_transaction_says_its_id_verdict_and_position() -> None:
     )
     assert log.do(end("T1", reply, RequestedVerdict.ROLLBACK)) == Refused(
         Why.VERDICT_CONFLICT,
-        f"transaction 'T1' is COMMITTED since position {position}; the first verdict is final",
+        f"transaction 'T1' is COMMITTED since position {position}, decided by its producer; the first verdict is final",
         "COMMITTED",
         position,
     )
