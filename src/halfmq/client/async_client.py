@@ -16,6 +16,9 @@ from halfmq.client.arguments import (
     check_marker_table,
     check_outbox,
     checked_count,
+    checked_ids,
+    checked_messages,
+    checked_prepared,
     checked_seconds,
     checked_text,
     checked_transaction_id,
@@ -403,7 +406,7 @@ class AsyncClient:
         from halfmq.client.undecided import undecided_of
 
         self._here()
-        return await undecided_of(self._context, ids)
+        return await undecided_of(self._context, checked_ids(ids))
 
     @property
     def is_open(self) -> bool:
@@ -599,6 +602,9 @@ class AsyncClient:
         See ``Transactions.settle_earlier``. ``broker``: the name of the broker to which an earlier process has sent it; halfmq only.
         """
         context = self._here()
+        checked_transaction_id(tx_id)
+        checked_messages([message])
+        checked_text(broker, "broker", "the name of the broker")
         context.refuse_if_away()
         return await self._transactions.settle_earlier(tx_id, message, broker=broker)
 
@@ -631,12 +637,12 @@ class AsyncClient:
     async def commit(self, prepared: Prepared) -> TransactionReceipt:
         """Make the messages visible. Raises: see ``Transactions.commit``."""
         self._here()
-        return await self._transactions.commit(prepared)
+        return await self._transactions.commit(checked_prepared(prepared))
 
     async def rollback(self, prepared: Prepared) -> TransactionReceipt:
         """Discard the messages. Raises: see ``Transactions.commit``."""
         self._here()
-        return await self._transactions.rollback(prepared)
+        return await self._transactions.rollback(checked_prepared(prepared))
 
     def begin(
         self,
@@ -802,7 +808,9 @@ class AsyncClient:
         from halfmq.wire.remoting.fence import FenceFields
 
         checked_transaction_id(tx_id)
-        return await fence_at(context, broker, FenceFields(group, tx_id, since))
+        for text, name in ((group, "group"), (broker, "broker")):
+            checked_text(text, name, "as in the Branch")
+        return await fence_at(context, broker, FenceFields(group, tx_id, checked_count(since, "since", 0)))
 
     async def _send_later(self, message: OutgoingMessage) -> None:
         """Send a message to the retry queue of a group. Raises: as ``send``."""
@@ -905,9 +913,12 @@ class AsyncClient:
             case Outcome.ROLLBACK:
                 return await self.rollback(prepared)
             case Outcome.UNKNOWN:
-                self._transactions.tell_unknown(prepared, remark)
+                checked_prepared(prepared)
+                self._transactions.tell_unknown(prepared, checked_text(remark, "remark", "a reason, for people"))
                 ids = tuple(half.message_id for half in prepared.halves)
                 return TransactionReceipt(prepared.tx_id, UNDECIDED, ids, acknowledged=False, atomic=prepared.atomic)
+            case _:
+                raise UsageError(f"finish(..., {outcome!r})", hint="Outcome.COMMIT, ROLLBACK or UNKNOWN")
 
     # --- checks ---------------------------------------------------------------------------------------------------
 

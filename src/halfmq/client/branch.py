@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from halfmq.client.message import Message
+from halfmq.client.outgoing import OwnProperties
 from halfmq.errors import UsageError
 from halfmq.model import properties as names
 
@@ -55,8 +56,8 @@ class Branch(NamedTuple):
         return {_header(name): value for name, value in self.properties().items()}
 
     def properties(self) -> dict[str, str]:
-        """For a message to the participant, as ``t.call`` sends it."""
-        return {_PROPERTIES[name]: str(value) for name, value in self._asdict().items()}
+        """For a message to the participant, as ``t.call`` sends it: ``properties=branch.properties()``, unchanged."""
+        return OwnProperties({_PROPERTIES[name]: str(value) for name, value in self._asdict().items()})
 
     @classmethod
     def _read(cls, texts: dict[str, str], what: str) -> "Branch":

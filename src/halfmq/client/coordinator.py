@@ -39,6 +39,7 @@ from halfmq.errors import ConnectError, RequestFailed, TransactionRefused, Unsup
 from halfmq.model import coordinator as model
 from halfmq.model import properties as names
 from halfmq.model.ids import ANY_HALF
+from halfmq.model.message_facts import GRACE_MAX_MS
 from halfmq.model.pending import PendingTransaction
 from halfmq.wire.remoting.codes import HMQ_TAKE_EPOCH, HMQ_TRANSACTIONS, ResponseCode
 from halfmq.wire.remoting.coordinators import EXT_EPOCH, EXT_TAKEN_BY
@@ -194,7 +195,7 @@ class Coordinator:
 
         ``messages``: made by ``compose``. ``tx_id``: your own, used once; by default it follows from ``branch``, if that is an ``Xid``, else it is
         generated. ``branch``: what your coordinator calls this branch; ``recover`` gives it back, bytes as hex. ``grace``: seconds before the
-        group gets a check, which settles nothing (``halfmq tx`` shows it). ``comment``, ``advice``: for whoever must decide in your place.
+        group gets a check, which settles nothing (``halfmq tx`` shows it); at most 3 days. ``comment``, ``advice``: for whoever must decide in your place.
 
         Prepare here before the other participants: then a branch of theirs whose ``outcome`` is UNKNOWN is past retention, and never one
         that was just not prepared here yet.
@@ -210,7 +211,7 @@ class Coordinator:
         if tx_id == "":
             tx_id = branch.tx_id if isinstance(branch, Xid) else self._context.ids.transaction_id()
         checked_transaction_id(tx_id)
-        seconds = math.ceil(checked_seconds(grace, "grace", zero=True))
+        seconds = math.ceil(checked_seconds(grace, "grace", zero=True, at_most=GRACE_MAX_MS // 1_000))
         if timeout is not None:
             checked_seconds(timeout, "timeout")
         self._context.refuse_if_away()

@@ -8,8 +8,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from halfmq.client.arguments import checked_seconds
 from halfmq.client.log import log
-from halfmq.client.outgoing import OutgoingMessage, compose
+from halfmq.client.outgoing import OutgoingMessage, compose, with_own
 from halfmq.client.user_code import is_our_cancellation
 from halfmq.errors import UsageError
 from halfmq.model import properties as names
@@ -219,10 +220,12 @@ class Message:
     async def retry(self, delay: float | None = None) -> None:
         """Hand the message back for redelivery to any member of the group, with ``attempt`` incremented.
 
-        ``delay`` in seconds is rounded up to a standard delay level; None lets the broker choose (10 s, 30 s, 1 min, ...).
+        ``delay`` in seconds is rounded up to a standard delay level, the longest of which is 2 h; None lets the broker choose (10 s, 30 s, 1 min, ...).
         After the consumer's ``retries`` it goes to the dead-letter queue. If the broker is unreachable, it is delivered
         again in this process.
         """
+        if delay is not None:
+            checked_seconds(delay, "delay", zero=True)
         await self._required_delivery().retry(self, delay)
 
     async def reject(self) -> None:
@@ -276,7 +279,7 @@ class Message:
             key=key,
             keys=self.keys if keys is None else keys,
             sharding_key=self.sharding_key if sharding_key is None else sharding_key,
-            properties={**(properties or {}), names.HMQ_COMPENSATES: self.message_id},
+            properties=with_own(properties, {names.HMQ_COMPENSATES: self.message_id}),
         )
         return _DONE
 

@@ -139,7 +139,7 @@ def compose(
     """
     encoded = encode_body(body)
     delay_ms = 0 if delay is None else _delay_ms(delay)
-    if tag is None and key is None and not keys and sharding_key is None and not properties:
+    if tag is None and key is None and not keys and sharding_key is None and properties is None:
         return OutgoingMessage(checked_topic(topic), encoded, b"", "", delay_ms)
     pairs: list[tuple[str, str]] = []
     if tag is not None:
@@ -150,7 +150,7 @@ def compose(
     shard = "" if sharding_key is None else str(sharding_key)
     if shard:
         pairs.append((names.SHARDING_KEY, shard))
-    if properties:
+    if properties is not None:
         pairs.extend(_checked_properties(properties))
     try:
         text = names.encode(pairs)
@@ -204,13 +204,28 @@ def _checked_key(key: object) -> str:
     return text
 
 
+class OwnProperties(dict[str, str]):
+    """Checked properties with some of ours, for a send that refuses those of users."""
+
+
+def with_own(properties: Mapping[str, str] | None, own: Mapping[str, str]) -> OwnProperties:
+    """The user's ``properties``, and our ``own``.
+
+    Raises:
+        UsageError: as ``compose``.
+    """
+    checked = {} if properties is None else dict(_checked_properties(properties))
+    return OwnProperties(checked, **own)
+
+
 def _checked_properties(properties: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     if not isinstance(properties, Mapping):
         raise UsageError(f"properties={properties!r} is not a mapping", hint='properties={"source": "web"}')
+    is_ours = isinstance(properties, OwnProperties)
     for name, value in properties.items():
         if not isinstance(name, str):
             raise UsageError(f"a property is named {name!r}", hint="names are text")
-        if name in names.RESERVED:
+        if names.is_reserved(name) and not is_ours:
             raise UsageError(f"property {name!r} is reserved", hint="use the argument for it, or another name")
         if not isinstance(value, str) or not value:
             raise UsageError(f"property {name!r} must be text that is not empty", hint=f"it is {value!r}")

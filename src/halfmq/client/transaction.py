@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final, Unpack
 
 from halfmq import limits
-from halfmq.client.arguments import checked_text, checked_transaction_id
+from halfmq.client.arguments import checked_messages, checked_text, checked_transaction_id
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.context import ClientContext
 from halfmq.client.log import log
@@ -423,9 +423,7 @@ def _who_settles(settlement: Settlement) -> str:
 
 def _check_arguments(messages: Sequence[OutgoingMessage], tx_id: str, name: str, query_id: str) -> None:
     checked_transaction_id(tx_id)
-    for message in messages:
-        if not isinstance(message, OutgoingMessage):
-            raise UsageError(f"{message!r} is not a message", hint="compose(topic, body, key=...)")
+    checked_messages(messages)
     checked_text(name, "name", "the name of its check")
     checked_text(query_id, "query_id", "the key for its check, such as str(order.id)")
     if not messages:

@@ -11,7 +11,7 @@ from halfmq.errors import UsageError
 PART_BYTES_MAX: Final = 64
 _FORMAT_MAX: Final = 2**31 - 1
 _DIGEST_BYTES: Final = 24
-_TEXT: Final = re.compile(r"([0-9]{1,10})\.((?:[0-9a-f]{2}){1,64})\.((?:[0-9a-f]{2}){0,64})")
+_TEXT: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.((?:[0-9a-f]{2}){1,64})\.((?:[0-9a-f]{2}){0,64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Xid:
 
     @classmethod
     def parse(cls, text: str) -> "Xid":
-        """Inverse of ``str``.
+        """Inverse of ``str``: only what it writes, so that two texts are never one xid.
 
         Raises:
             UsageError: ``text`` is no such text.

@@ -78,7 +78,7 @@ HMQ_TCC_LATER: Final = "HMQ_TCC_LATER"
 #: Of the reply to a try: why it is refused.
 HMQ_TCC_REFUSED: Final = "HMQ_TCC_REFUSED"
 
-#: Property names reserved by the protocol. Precedent: RocketMQ ``MessageConst.STRING_HASH_SET``; its client refuses them too.
+#: Property names reserved by RocketMQ. Precedent: its ``MessageConst.STRING_HASH_SET``; its client refuses them too. See ``is_reserved``.
 RESERVED: Final = frozenset(
     (
         *("KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP"),
@@ -87,13 +87,16 @@ RESERVED: Final = frozenset(
         *("CONSUME_START_TIME", "INSTANCE_ID", "CLUSTER", "TRACE_ON", "DUP_INFO", "__transactionId__"),
         *("TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "INNER_NUM", "INNER_BASE"),
         *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__SHARDINGKEY"),
-        *("HMQ_TX_ID", "HMQ_TX_INDEX", "HMQ_TX_COUNT", "HMQ_TX_NAME", "HMQ_QUERY_ID", "HMQ_TX_MARKER"),
-        *("HMQ_ADVICE", "HMQ_COMMENT"),
-        *("HMQ_COORDINATOR", "HMQ_BRANCH", "HMQ_TCC_REFUSED"),
     )
 )
-#: Properties that are not the user's: also those that brokers write, although clients do not refuse them. The names of request-reply
-#: (CORRELATION_ID, TTL and others) are not among them, since a user may mean something else by them.
+#: Before each name of ours, also of later versions.
+OWN_PREFIX: Final = "HMQ_"
+#: Of ours, what a message is in a larger whole: whoever copies a message to another place copies these.
+CARRIED: Final = frozenset(
+    (HMQ_COMPENSATES, HMQ_TCC_ID, HMQ_TCC_GROUP, HMQ_TCC_BRANCH, HMQ_TCC_OP, HMQ_TCC_BROKER, HMQ_TCC_SINCE)
+)
+#: Properties that are not the user's, and are not copied with a message: also those that brokers write, although clients do not refuse them. The
+#: names of request-reply (CORRELATION_ID, TTL and others) are not among them, since a user may mean something else by them.
 SYSTEM: Final = RESERVED | {
     *(CHECK_IMMUNITY_SECONDS, PUSH_REPLY_TIME, "ARRIVE_TIME", DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID),
     *(
@@ -105,7 +108,14 @@ SYSTEM: Final = RESERVED | {
         "TIMER_DELAY_LEVEL",
     ),
     *("INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"),
+    *(HMQ_TX_ID, HMQ_TX_INDEX, HMQ_TX_COUNT, HMQ_TX_NAME, HMQ_QUERY_ID, HMQ_TX_MARKER, HMQ_ADVICE, HMQ_COMMENT),
+    *(HMQ_COORDINATOR, HMQ_BRANCH, HMQ_TCC_LATER, HMQ_TCC_REFUSED),
 }
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a user may not set the property: the protocol's, or one of ours. What arrives from other clients is the broker's business."""
+    return name in RESERVED or name.startswith(OWN_PREFIX)
 
 
 def find(properties: bytes, name: str) -> bytes | None:

@@ -22,7 +22,7 @@ from tests.support.spark_queries import again
 from tests.support.waiting import wait_until
 
 from halfmq.client.outcome import Outcome
-from halfmq.client.outgoing import compose
+from halfmq.client.outgoing import OwnProperties, compose
 from halfmq.client.sync import Client
 from halfmq.errors import HalfmqError, UsageError
 from halfmq.spark.jobs import archive, replay, tables
@@ -52,7 +52,7 @@ def send(broker: Served, start: int, end: int) -> None:
             messages = [
                 compose(
                     TOPICS[one % 2], f"body {one}".encode() + bytes(300), tag="even" if one % 2 == 0 else None, key=one,
-                    properties={"number": str(one)}, sharding_key=f"s{one % 7}" if one % 3 else None,
+                    properties=OwnProperties(number=str(one), HMQ_COMPENSATES=f"m{one}"), sharding_key=f"s{one % 7}" if one % 3 else None,
                 )
                 for one in range(number, number + 30)
             ]  # fmt: skip

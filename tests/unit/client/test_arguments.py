@@ -1,12 +1,16 @@
 """What the caller gives wrongly is a UsageError at the call, and says what to give instead."""
 
+import asyncio
+import inspect
 import math
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.scripted_broker import URL, ScriptedBroker
+from tests.support.scripted_broker import URL, ScriptedBroker, client_of
+from tests.support.virtual_time import in_virtual_time
 
 from halfmq.client.arguments import (
     check_marker_table,
@@ -15,13 +19,16 @@ from halfmq.client.arguments import (
     checked_text,
     checked_transaction_id,
 )
-from halfmq.client.consumer import ConsumerSpec
+from halfmq.client.async_client import AsyncClient
+from halfmq.client.consumer import Batch, Consumer, ConsumerSpec
+from halfmq.client.coordinator import Coordinator
 from halfmq.client.listener import TransactionListener
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose, encode_body
 from halfmq.client.sync import Client
-from halfmq.errors import InvalidName, UsageError
+from halfmq.client.transaction_block import AsyncTransaction
+from halfmq.errors import HalfmqError, InvalidName, UsageError
 
 
 class Listener(TransactionListener):
@@ -162,6 +169,7 @@ def calls(mq: Client) -> dict[str, Any]:
         "one object": lambda: mq.send_many("t", {"a": 1}),
         "no bodies": lambda: mq.send_many("t", None),  # type: ignore[arg-type]
         "halves": lambda: mq.prepare([b"x"], tx_id="T-1"),  # type: ignore[list-item]
+        "no halves": lambda: mq.prepare(None, tx_id="T-1"),  # type: ignore[arg-type]
         "transaction id": lambda: mq.prepare([compose("t", b"x")], tx_id=5),  # type: ignore[arg-type]
         "query id of halves": lambda: mq.prepare([compose("t", b"x")], tx_id="T-1", query_id=5),  # type: ignore[arg-type]
     }
@@ -176,6 +184,159 @@ def test_arguments_of_a_call_and_nothing_is_sent(what: str) -> None:
         assert mq.check_functions() == {}
         assert broker.logs == {}
         assert broker.halves == []
+
+
+ONE = [compose("t", b"x")]
+
+
+class AnyMarkers:
+    """A marker table whose blocks do nothing."""
+
+    name = "markers"
+
+    def bind(self, client: object, session: object, **options: object) -> Any:
+        return nullcontext()
+
+    bind_async = bind
+
+    def checker(self, sessions: object) -> Any:
+        return lambda _: Outcome.UNKNOWN
+
+
+class Commits(Listener):
+    def execute(self, message: Message, arg: Any) -> Outcome:
+        return Outcome.COMMIT
+
+
+#: Right arguments of each call of the asynchronous face; the blocking one passes its own on.
+RIGHT: dict[type, dict[str, dict[str, Any]]] = {
+    AsyncClient: {
+        "send": {"topic": "t", "body": b"x"},
+        "send_many": {"topic": "t", "bodies": [b"x"]},
+        "send_in_transaction": {"topic": "t", "body": b"x", "listener": Commits()},
+        "prepare": {"messages": ONE, "tx_id": "T-2"},
+        "settle_earlier": {"tx_id": "T-3", "message": ONE[0], "broker": "broker-a"},
+        "finish": {"prepared": None, "outcome": Outcome.UNKNOWN},
+        "commit": {"prepared": None},
+        "rollback": {"prepared": None},
+        "begin": {},
+        "transaction": {"session": None, "markers": AnyMarkers(), "checked_elsewhere": True},
+        "tcc": {"session": None, "markers": AnyMarkers(), "checked_elsewhere": True},
+        "fence": {"tx_id": "tcc.1", "group": "g", "broker": "broker-a", "since": 0},
+        "report_outcome": {"tx_id": "T-2", "outcome": Outcome.COMMIT, "source": "bank"},
+        "coordinator": {"name": "c"},
+        "add_listener": {"listener": Listener()},
+        "add_check": {"name": "c", "check": lambda _: Outcome.UNKNOWN},
+        "answer_checks": {"markers": AnyMarkers(), "sessions": None},
+        "fetch_checks": {"wait": 0.1},
+        "answer_check": {"check": None, "outcome": Outcome.UNKNOWN},
+        "undecided": {"ids": ["T-1"]},
+        "consumer": {"topics": "t", "group": "other"},
+        "relay": {"outbox": None, "sessions": None},
+    },
+    Coordinator: {
+        "prepare": {"messages": ONE},
+        "settle": {"transaction": "T-1", "outcome": Outcome.COMMIT},
+        "outcome": {"tx_id": "T-1"},
+    },
+    AsyncTransaction: {"send": {"topic": "t", "body": b"x"}},
+    Consumer: {"get": {"timeout": 0.1}, "take": {"max": 1, "wait": 0.1}, "batches": {"wait": 0.1}},
+    Batch: {"retry": {}},
+    Message: {"retry": {}, "compensate": {"topic": "t", "body": b"x"}, "decode": {"into": bytes}},
+}
+#: Methods whose arguments are no user's: of ``App``, of tests, or passed on unseen; and values that any object may be.
+UNSEEN = {
+    AsyncClient: {"close", "connect", "from_env"},
+    Consumer: {"handled", "failed", "again", "put_back", "keep_order"},
+    Coordinator: set[str](),
+    AsyncTransaction: set[str](),
+    Batch: set[str](),
+    Message: {"decode"},
+}
+ANY_OBJECT = {"self", "arg", "session", "sessions", "key", "sharding_key", "checked_elsewhere"}
+WRONG = [None, 5, -1.5, b"\xff", object(), [None], {"a": 1}, "a b\x01"]
+
+
+def parameters(owner: type, name: str) -> list[inspect.Parameter]:
+    named = inspect.signature(getattr(owner, name)).parameters.values()
+    return [one for one in named if one.name not in ANY_OBJECT and one.kind is not one.VAR_KEYWORD]
+
+
+def test_the_table_has_every_method_with_arguments() -> None:
+    for owner, rows in RIGHT.items():
+        methods = {
+            name
+            for base in owner.__mro__
+            if base.__module__.startswith("halfmq")
+            for name in vars(base)
+            if inspect.isroutine(getattr(owner, name)) and not name.startswith("_") and parameters(owner, name)
+        }
+        assert methods - UNSEEN[owner] == rows.keys() - UNSEEN[owner], owner
+
+
+class Nowhere:
+    def send(self, topic: str, body: object, **named: Any) -> None:
+        compose(topic, body, **named)
+
+
+async def made(call: Any) -> None:
+    """Make a call to its end, as an application does."""
+    if inspect.isawaitable(call):
+        await call
+    elif hasattr(call, "__anext__"):
+        await anext(call)
+    elif isinstance(call, Consumer):
+        async with call:
+            pass
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(owner, name) for owner, rows in RIGHT.items() for name in rows if name not in UNSEEN[owner]]
+)
+@in_virtual_time
+async def test_whatever_an_argument_is_the_call_says_so_or_takes_it(owner: type, name: str) -> None:
+    """Never a TypeError or AttributeError from inside of the client."""
+    broker = ScriptedBroker(queues=1)
+    broker.topics.add("t")
+    for _ in range(8):
+        broker.append("t", 0, b"x")
+    async with (
+        client_of(broker.network(), fetches_checks=name == "fetch_checks") as mq,
+        mq.consumer("t", group="g") as messages,
+    ):
+        right = RIGHT[owner][name]
+        if "prepared" in right:
+            right = {**right, "prepared": await mq.prepare(ONE, tx_id="T-1")}
+        batch = await messages.take(8, 5)
+        coordinator = mq.coordinator("c")
+        coordinator._epochs = {"broker-a": 1}
+        batch[0]._sends = Nowhere()
+        targets: dict[type, Any] = {
+            AsyncClient: mq, Coordinator: coordinator, AsyncTransaction: mq.begin(), Consumer: messages, Batch: batch, Message: batch[0],
+        }  # fmt: skip
+        method, examined = getattr(targets[owner], name), 0
+        for parameter in parameters(owner, name):
+            for wrong in WRONG:
+                given = {**right, parameter.name: wrong}
+                positional = [
+                    given.pop(one.name)
+                    for one in inspect.signature(method).parameters.values()
+                    if one.kind is one.POSITIONAL_ONLY
+                ]
+                examined += 1
+                with suppress(HalfmqError, TimeoutError):  # get(None) waits for ever
+                    await asyncio.wait_for(made(method(*positional, **given)), 100)
+        assert examined
+
+
+@pytest.mark.parametrize("grace", [3 * 86_400 + 1, 1e9])
+@in_virtual_time
+async def test_a_grace_that_a_broker_would_cut_is_refused_with_its_limit(grace: float) -> None:
+    async with client_of(ScriptedBroker().network()) as mq:
+        coordinator = mq.coordinator("c")
+        coordinator._epochs = {"broker-a": 1}
+        with pytest.raises(UsageError, match="at most 259200 seconds"):
+            await coordinator.prepare(ONE, grace=grace)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,22 @@ def test_what_is_no_xid_is_refused(wrong: tuple[object, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1", "1.67", "1..62", "1.6.62", "1.GG.", "-1.67.62", "1.67.62.", "99999999999.67.", " 1.67.62", None]
+    "text",
+    [
+        "01.61.62",
+        "00.61.62",
+        "",
+        "1",
+        "1.67",
+        "1..62",
+        "1.6.62",
+        "1.GG.",
+        "-1.67.62",
+        "1.67.62.",
+        "99999999999.67.",
+        " 1.67.62",
+        None,
+    ],
 )
 def test_text_that_is_no_xid_is_refused(text: str) -> None:
     with pytest.raises(UsageError):

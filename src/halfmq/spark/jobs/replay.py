@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from msgspec import Meta, field
 
 from halfmq.errors import DataLost, UsageError
-from halfmq.model.properties import SHARDING_KEY, SYSTEM
+from halfmq.model.properties import CARRIED, OWN_PREFIX, SHARDING_KEY, SYSTEM
 from halfmq.spark.jobs import archive, session, source, state, tables
 from halfmq.spark.jobs.inputs import cause, spark_errors
 from halfmq.spark.jobs.settings import SparkSettings
@@ -416,9 +416,12 @@ def _write(rows: Any, settings: Settings, writer: str, number: int) -> None:
 
     # All rows of a queue in one task, in order: the sink keeps the order of a task's rows for a queue.
     rows = rows.repartition("topic", "broker", "queue").sortWithinPartitions("topic", "broker", "queue", "offset")
-    own = f.map_filter("properties", lambda name, _: ~name.isin(*sorted(SYSTEM)))
+
+    def is_copied(name: Any, _: Any) -> Any:  # what others named like ours stays behind, since the sink refuses it
+        return ~name.isin(*sorted(SYSTEM)) & (~name.startswith(OWN_PREFIX) | name.isin(*sorted(CARRIED)))
+
     columns = [
-        f.col("value"), f.col("keys"), f.col("tag"), own.alias("properties"),
+        f.col("value"), f.col("keys"), f.col("tag"), f.map_filter("properties", is_copied).alias("properties"),
         f.col("properties").getItem(SHARDING_KEY).alias("sharding_key"),
         f.lit(settings.to_topic).alias("topic") if settings.to_topic else f.col("topic"),
     ]  # fmt: skip

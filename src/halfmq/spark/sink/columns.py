@@ -42,7 +42,7 @@ from pyspark.sql.types import (
 from halfmq import limits
 from halfmq.client.outgoing import checked_topic
 from halfmq.errors import MessageTooLarge, UsageError
-from halfmq.model.properties import KEYS, RESERVED, SHARDING_KEY, TAGS, TIMER_DELAY_MS, TIMER_DELIVER_MS
+from halfmq.model.properties import CARRIED, KEYS, SHARDING_KEY, TAGS, TIMER_DELAY_MS, TIMER_DELIVER_MS, is_reserved
 from halfmq.spark.rows.byte_slices import Ints
 from halfmq.spark.sink.java_hashes import java_hashes
 
@@ -430,7 +430,7 @@ def _check_names(names: pa.Array) -> None:
             text = name.decode()
         except UnicodeDecodeError as error:
             raise UsageError(f"property name {name!r} is not UTF-8") from error
-        if text in RESERVED:
+        if is_reserved(text) and text not in CARRIED:  # those are of a message that is copied
             raise UsageError(f"property {text!r} is reserved", hint="use the column for it, or map_filter")
         if not text or "\x01" in text or "\x02" in text:
             raise UsageError(f"property name {text!r} is empty or contains a separator byte")

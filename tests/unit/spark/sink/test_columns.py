@@ -120,6 +120,8 @@ def test_text_values_and_an_empty_batch() -> None:
         ({"tag": " a"}, UsageError, "blanks around"),
         ({"tag": "a\x02b"}, UsageError, "column tag contains the separator"),
         ({"properties": {"TAGS": "x"}}, UsageError, "'TAGS' is reserved"),
+        ({"properties": {"HMQ_TX_ID": "x"}}, UsageError, "'HMQ_TX_ID' is reserved"),
+        ({"properties": {"HMQ_OF_A_LATER_VERSION": "x"}}, UsageError, "'HMQ_OF_A_LATER_VERSION' is reserved"),
         ({"properties": {"a\x01": "x"}}, UsageError, "separator"),
         ({"properties": {"": "x"}}, UsageError, "is empty"),
         ({"properties": {"a": ""}}, UsageError, "no value"),
