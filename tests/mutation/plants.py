@@ -1747,9 +1747,9 @@ PLANTS: Final = (
         "a handler that sends is called for a message that its inbox has",
         "client/handler.py",
         "                if not first:\n                    return\n                if self._transaction is None:\n"
-        "                    _refuse_coroutine(self._function(",
+        "                    self._plain(",
         "                if not first and self._transaction is None:\n                    return\n"
-        "                if self._transaction is None:\n                    _refuse_coroutine(self._function(",
+        "                if self._transaction is None:\n                    self._plain(",
     ),
     Plant(
         "failed-handler-commits",

@@ -273,7 +273,7 @@ async def test_a_try_that_nobody_awaits_is_refused(world: World) -> None:
 
     for try_ in (reserve, lambda branch, body: reserve(branch, body)):
         world.try_ = try_  # type: ignore[method-assign, assignment]
-        with pytest.raises(UsageError, match="does not await"):
+        with pytest.raises(UsageError, match="nobody awaits"):
             await world.order(lambda _, call: call())
     assert (world.gids(), world.ops()) == ([], [])
 

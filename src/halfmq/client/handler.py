@@ -10,7 +10,7 @@ from halfmq.client.handler_transaction import HandlerTransaction
 from halfmq.client.log import log
 from halfmq.client.message import Message, Sends
 from halfmq.client.outgoing import OutgoingMessage
-from halfmq.client.user_code import RunBlocking, call, is_async
+from halfmq.client.user_code import RunBlocking, call, is_async, plain_result
 from halfmq.errors import HalfmqError, OutcomeMixed, UsageError
 
 
@@ -72,6 +72,11 @@ class Handler:
         else:
             await self._run_blocking(self._once, self._inbox, self._sessions, message, asyncio.get_running_loop())
 
+    def _plain(self, *given: Any) -> None:
+        plain_result(
+            self._function(*given), "a plain handler", "make it a coroutine function, with an async_sessionmaker"
+        )
+
     def _argument(self, message: Message) -> Any:
         return message if self._into is None else message.decode(self._into)
 
@@ -104,11 +109,11 @@ class Handler:
                 if not first:
                     return
                 if self._transaction is None:
-                    _refuse_coroutine(self._function(self._argument(message), session))
+                    self._plain(self._argument(message), session)
                     return
                 try:
                     with self._transaction.block(session, loop) as sends, message._sending(sends):
-                        _refuse_coroutine(self._function(self._argument(message), session, sends))
+                        self._plain(self._argument(message), session, sends)
                 except OutcomeMixed as mixed:
                     _is_handled(message, sends, mixed)
 
@@ -127,16 +132,6 @@ async def answer(message: Message, reply: OutgoingMessage) -> None:
         await message._required_delivery().reply(message, reply)
     except HalfmqError as error:
         log.info("nobody gets the reply to %r: %s", message, error)
-
-
-def _refuse_coroutine(result: object) -> None:
-    """A plain function, such as a lambda, that calls a coroutine function has done nothing: its transaction must not commit."""
-    if inspect.iscoroutine(result):
-        result.close()
-        raise UsageError(
-            f"a plain function returned the coroutine {result.__qualname__}, which nobody awaits in its transaction",
-            hint="make it a coroutine function, with an async_sessionmaker",
-        )
 
 
 def _first_type(function: Callable[..., Any]) -> type | None:

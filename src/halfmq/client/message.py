@@ -1,7 +1,7 @@
 """``Message``: a received message, with its acknowledgement methods."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol, TypeVar
@@ -11,7 +11,7 @@ import msgspec
 from halfmq.client.arguments import checked_seconds
 from halfmq.client.log import log
 from halfmq.client.outgoing import OutgoingMessage, compose, with_own
-from halfmq.client.user_code import is_our_cancellation
+from halfmq.client.user_code import Done, is_our_cancellation
 from halfmq.errors import UsageError
 from halfmq.model import properties as names
 from halfmq.model.ids import REPLY_TOPIC_SUFFIX, offset_message_id
@@ -65,17 +65,7 @@ class Sends(Protocol):
         ...
 
 
-class _Done:
-    """The result of ``ack()``, which may be awaited for symmetry with ``retry`` and ``reject``."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
-
-
-_DONE: Final = _Done()
+_DONE: Final = Done()
 
 
 class Message:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from halfmq.client.user_code import is_async
+from halfmq.client.user_code import is_async, plain_result
 from halfmq.errors import UsageError
 
 
@@ -95,8 +95,7 @@ def sessions_of(factory: Callable[[], Any] | None) -> Sessions:
         return Sessions.ASYNC
     if hasattr(made, "__enter__"):
         return Sessions.BLOCKING
-    if inspect.iscoroutine(made):
-        made.close()
+    plain_result(made, f"sessions={factory!r}", "sessionmaker(engine), or async_sessionmaker(engine)")
     raise _no_factory(factory)
 
 

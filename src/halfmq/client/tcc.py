@@ -13,7 +13,7 @@ A block that fails has its transaction fenced, and sends the cancels at once, as
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -22,7 +22,7 @@ from halfmq.client.branch import CANCEL, CONFIRM, TRY, Branch
 from halfmq.client.log import log
 from halfmq.client.outgoing import OutgoingMessage, checked_topic, compose
 from halfmq.client.receipts import ROLLED_BACK, TransactionReceipt
-from halfmq.client.user_code import RunBlocking, call, is_async
+from halfmq.client.user_code import RunBlocking, call, is_async, plain_result
 from halfmq.errors import BranchRefused, HalfmqError, TransactionRefused, UsageError
 from halfmq.model import properties as names
 
@@ -168,8 +168,7 @@ class Branches:
             log.info("%s is cancelled when its time is over, not now: %s", self.gid, str(error) or "no answer in time")
 
 
-def _not_awaited(what: str) -> UsageError:
-    return UsageError(f"the try is {what}, which Client.tcc does not await", hint="async with AsyncClient(...) as mq:")
+_AWAITS: Final = "Client.tcc awaits nothing: async with AsyncClient(...) as mq:"
 
 
 class _Calls:
@@ -327,16 +326,12 @@ class BlockingTcc(_Block):
         """See ``AsyncTcc.call``. ``try_`` is a plain function, called in this thread, or a topic."""
         self._refuse_savepoint()
         if not isinstance(try_, str) and is_async(try_):
-            raise _not_awaited("a coroutine function")
+            raise UsageError("the try is a coroutine function, which nobody awaits", hint=_AWAITS)
         tried = self._run(self._branches.begin(try_, confirm, cancel, body))
         if isinstance(try_, str):
             result: Any = self._run(self._branches.request(try_, tried, body))
         else:
-            result = try_(tried, body)
-        if isinstance(result, Awaitable):  # nothing was tried, and it must not be confirmed
-            if isinstance(result, Coroutine):
-                result.close()
-            raise _not_awaited("a function that returns an awaitable")
+            result = plain_result(try_(tried, body), "the try", _AWAITS)  # nothing was tried, and it must not be confirmed
         self._add_confirm(tried, confirm, body)
         return result
 

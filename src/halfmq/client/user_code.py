@@ -2,11 +2,16 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from halfmq.errors import UsageError
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
+
+
+_T = TypeVar("_T")
 
 
 class RunBlocking(Protocol):
@@ -48,6 +53,32 @@ def is_our_cancellation(error: BaseException) -> bool:
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether it is a coroutine function, or an object that is called like one."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+class Done:
+    """The result of a call that has done its work and may be awaited nevertheless, for symmetry with others."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+def plain_result(result: _T, what: str, hint: str) -> _T:
+    """The result of a function of the application where nobody can await it: in a thread, within a database transaction.
+
+    A plain function, such as a lambda, that calls a coroutine function has done nothing. ``what``: it, for the message.
+
+    Raises:
+        UsageError: it is an awaitable. What depends on it must not commit.
+    """
+    if not isinstance(result, Awaitable) or isinstance(result, Done):
+        return result
+    if isinstance(result, Coroutine):
+        result.close()
+    name = getattr(result, "__qualname__", type(result).__name__)
+    raise UsageError(f"{what} returned the awaitable {name}, which nobody awaits", hint=hint)
 
 
 async def call(run_blocking: RunBlocking, function: Callable[..., Any], *args: Any) -> Any:

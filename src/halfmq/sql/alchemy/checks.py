@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from halfmq import limits
 from halfmq.client.log import logger
 from halfmq.client.outcome import Outcome
+from halfmq.client.user_code import plain_result
 from halfmq.errors import UsageError
 from halfmq.sql.alchemy.errors import place
 from halfmq.sql.alchemy.marker_rows import MarkerRows, wall_ms
@@ -58,7 +59,7 @@ class MarkerChecks:
         """
         if isinstance(self._sessions, Session | AsyncSession) or not callable(self._sessions):
             raise _no_sessionmaker(self._sessions)
-        session = self._sessions()
+        session = plain_result(self._sessions(), "sessions=", "sessionmaker(engine), or async_sessionmaker(engine)")
         if isinstance(session, AsyncSession):
             engine = AsyncEngine(self._engine_of(session.sync_session))
 

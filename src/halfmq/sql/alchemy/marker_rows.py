@@ -32,6 +32,7 @@ from sqlalchemy.schema import AddConstraint, DropConstraint
 
 from halfmq import limits
 from halfmq.client.outcome import Outcome
+from halfmq.client.user_code import plain_result
 from halfmq.errors import UsageError
 from halfmq.sql.alchemy.declared import schema_on
 from halfmq.sql.alchemy.errors import is_lock_wait
@@ -253,7 +254,10 @@ class MarkerRows:
         after: OldRow | None = None
         while rows := self.old(connection, older_than_s=older_than_s, after=after):
             ids = [tx_id for _, tx_id in rows]
-            if gone := self.forget(connection, rows, undecided(ids) if callable(undecided) else undecided):
+            keep = undecided
+            if callable(undecided):
+                keep = plain_result(undecided(ids), "undecided=", "mq.undecided of a Client, or prune_async")
+            if gone := self.forget(connection, rows, keep):
                 return gone
             after = rows[-1]
         return 0

@@ -186,7 +186,10 @@ class MarkerTable(Declared):
             if not rows:
                 return 0
             ids = [tx_id for _, tx_id in rows]
-            keep = await undecided(ids)
+            found = undecided(ids)
+            if not isinstance(found, Awaitable):
+                raise UsageError("undecided= returned no awaitable", hint="mq.undecided of an AsyncClient")
+            keep = await found
             gone = await session.run_sync(
                 lambda sync, rows=rows, keep=keep: markers.forget(  # type: ignore[misc]
                     sync.connection(bind_arguments=bind), rows, keep

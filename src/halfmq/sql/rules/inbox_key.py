@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from halfmq.client.user_code import plain_result
 from halfmq.errors import UsageError
 
 #: Characters of a key: RocketMQ's unique ids have 32 to 56; keys of an application may be longer.
@@ -25,9 +26,14 @@ def key_of(message: HasMessageId, key: KeyOf | None) -> str:
     """The key of a message's row: the result of ``key``, or without it the message id.
 
     Raises:
-        UsageError: it is empty or too long.
+        UsageError: it is no text, empty or too long.
     """
-    found = key(message) if key is not None else message.message_id
+    if key is None:
+        found = message.message_id
+    else:
+        found = plain_result(key(message), "key= of the inbox", "a plain function of the message")
+    if not isinstance(found, str):
+        raise UsageError(f"the inbox key is {found!r}", hint="text, such as key=lambda message: message.key")
     if not 0 < len(found) <= KEY_CHARS_MAX:
         raise UsageError(f"the inbox key has {len(found)} characters; 1 to {KEY_CHARS_MAX} are allowed")
     return found
