@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from halfmq.broker.config import BrokerConfig, address_text, check_caps, packed_host
 from halfmq.broker.front_door import FrontDoor
 from halfmq.broker.listener import Bind, bind
-from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.maintenance import Maintenance
 from halfmq.broker.offload import Offload, ThreadOffload
 from halfmq.broker.ports import BoundPorts, PortPlan
@@ -86,6 +85,7 @@ from halfmq.errors import HalfmqError, StorePoisoned
 from halfmq.runtime.clock import Clock
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
+from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.store.group_flush import Job, Syncer
 from halfmq.store.store import Store
 from halfmq.wire.remoting.header import Request

@@ -22,7 +22,6 @@ from typing import Any, Final
 
 from halfmq import limits
 from halfmq.broker.config import BrokerConfig
-from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.offload import Offload
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.slow_sync import SlowSync
@@ -37,6 +36,7 @@ from halfmq.core.session import DiskSpace
 from halfmq.core.snapshot import encode_rows
 from halfmq.errors import StoreDamaged, StoreFull, StorePoisoned
 from halfmq.model.durations import span
+from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.store.segment import SegmentStays
 from halfmq.store.store import Store
 

@@ -178,7 +178,7 @@ TABLE: Final = (
     PeerState(
         "log line", "all clients", "`LOG_WAITING_BYTES_MAX`; 1,024 conditions", "it is written, or dropped and counted",
         (
-            "broker.log_output:LogOutput._lines", "broker.log_throttle:LogThrottle._said", "broker.log_throttle:LogThrottle._left_out",
+            "broker.log_output:LogOutput._lines", "runtime.log_throttle:LogThrottle._said", "runtime.log_throttle:LogThrottle._left_out",
         ),
     ),
     PeerState(

@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Callable
 
-from halfmq.broker.log_throttle import LogThrottle
 from halfmq.core.engine import BoundWrong, DecisionFailed, DelayedNotShown, NoNextSegment, NotCopied, Problem
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
+from halfmq.runtime.log_throttle import LogThrottle
 
 log = logging.getLogger("halfmq.engine")
 

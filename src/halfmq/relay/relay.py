@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from halfmq.broker.log_throttle import LogThrottle
 from halfmq.client.log import logger
 from halfmq.errors import ConnectError
 from halfmq.model.durations import span
 from halfmq.relay.publisher import Published, Publisher
 from halfmq.relay.rows import DatabaseAway, Figures, LeaseLost, OutboxRows, Work
+from halfmq.runtime.log_throttle import LogThrottle
 
 #: Batches that are published at the same time.
 WORKERS: Final = 4

@@ -12,11 +12,11 @@ from tests.support.in_process import Calls, Running, ShiftedClock, serving
 from tests.support.raw_client import Answer, RawClient
 from tests.support.waiting import PATIENCE_S, soon, until
 
-from halfmq.broker.log_throttle import LogThrottle
 from halfmq.errors import StoreDamaged, StorePoisoned
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
+from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.store import indexes, verify
 from halfmq.store.store import Store
 from halfmq.store.topics_file import read_topics

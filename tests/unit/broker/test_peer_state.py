@@ -64,10 +64,14 @@ def containers(module: str, tree: ast.Module, *, caches_only: bool = False) -> I
 
 def in_the_code() -> set[str]:
     found: set[str] = set()
-    for package in ("core", "broker", "model", "wire", "store"):
+    for package in ("core", "broker", "runtime", "model", "wire", "store"):
         for path in (SOURCE / package).rglob("*.py"):
             module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
-            found |= set(containers(module, ast.parse(path.read_text()), caches_only=package not in ("core", "broker")))
+            found |= set(
+                containers(
+                    module, ast.parse(path.read_text()), caches_only=package not in ("core", "broker", "runtime")
+                )
+            )
     return found
 
 

@@ -4,11 +4,11 @@ import logging
 
 import pytest
 
-from halfmq.broker.log_throttle import REST_S
 from halfmq.broker.problems import Problems
 from halfmq.core.commands import EnsureGroup
 from halfmq.core.engine import BoundWrong, DecisionFailed, DelayedNotShown, NoNextSegment, NotCopied, Problem
 from halfmq.errors import InvariantViolated
+from halfmq.runtime.log_throttle import REST_S
 
 _GROUP = EnsureGroup("G")
 

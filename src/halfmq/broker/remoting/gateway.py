@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from halfmq import limits
 from halfmq.broker.front_door import Rejected
-from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.connection_admission import ConnectionAdmission, Refusal
 from halfmq.broker.remoting.intake import Intake
@@ -30,6 +29,7 @@ from halfmq.broker.remoting.unsupported_requests import UnsupportedRequests
 from halfmq.broker.sequencer import BACKLOG_MAX
 from halfmq.broker.services.peer import Peer
 from halfmq.errors import ProtocolError, StoreDamaged
+from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.wire.remoting.codes import EXT_DAMAGED, V5_3_1, RequestCode, ResponseCode
 from halfmq.wire.remoting.frame import BrokenFrame
 from halfmq.wire.remoting.header import (

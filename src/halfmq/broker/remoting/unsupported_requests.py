@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
-from halfmq.broker.log_throttle import LogThrottle
+from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.wire.remoting.header import Request
 
 log = logging.getLogger("halfmq.unsupported_requests")

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from halfmq import limits
-from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.peer import Peer
@@ -31,6 +30,7 @@ from halfmq.core.transaction.admission import groups_refusal, producer_groups_re
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.model.settings import GroupSettings
+from halfmq.runtime.log_throttle import LogThrottle
 
 log = logging.getLogger("halfmq.clients")
 

@@ -21,7 +21,6 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from halfmq import limits
-from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.peer import Peer
@@ -34,6 +33,7 @@ from halfmq.core.queues.pull_place import AtEnd, place
 from halfmq.core.view import TopicView, View
 from halfmq.errors import StoreDamaged
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, patch_committed, patch_released
+from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.store.consume_queue import QueueEntry
 
 log = logging.getLogger("halfmq.pulls")

@@ -13,11 +13,11 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from halfmq import limits
-from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.offload import Offload
 from halfmq.broker.services.pulls import SMALL_PULL_BYTES, Outgoing, readable
 from halfmq.core.decision import Refused, Why
 from halfmq.core.view import View
+from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.store.raw_messages import RawBlock, load_numpy
 
 log = logging.getLogger("halfmq.pulls")

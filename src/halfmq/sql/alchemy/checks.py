@@ -6,7 +6,7 @@ must be the primary: a replica may not have the row yet.
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import UnboundExecutionError
@@ -18,13 +18,17 @@ from halfmq.client.log import logger
 from halfmq.client.outcome import Outcome
 from halfmq.client.user_code import plain_result
 from halfmq.errors import UsageError
+from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.sql.alchemy.errors import place
 from halfmq.sql.alchemy.marker_rows import MarkerRows, wall_ms
 from halfmq.sql.rules.check import FENCE_LOCK_WAIT_MS, CheckResult
-from halfmq.sql.rules.check_age import AgeGuard, Asked, WarningThrottle
+from halfmq.sql.rules.check_age import AgeGuard, Asked
 from halfmq.wire.remoting.codes import DECIDED_BY_MARKER
 
 _log = logger(__name__)
+
+#: Checks that this database cannot answer are logged at most once in so many seconds: they come every few seconds for each transaction.
+_WARN_INTERVAL_S: Final = 60.0
 
 
 def _no_sessionmaker(given: object) -> UsageError:
@@ -49,7 +53,7 @@ class MarkerChecks:
         self._sessions = sessions
         self._lock_wait_ms = lock_wait_ms
         self._guard = AgeGuard(min_age_ms, wall_ms, lambda: time.monotonic_ns() // 1_000_000)
-        self._warnings = WarningThrottle()
+        self._warnings = LogThrottle(time.monotonic, rest_s=_WARN_INTERVAL_S)
 
     def check_function(self) -> Callable[[Asked], Outcome | Awaitable[Outcome]]:
         """A plain function for a ``sessionmaker``, a coroutine function for an ``async_sessionmaker``.
@@ -114,6 +118,7 @@ class MarkerChecks:
     def _outcome(self, decided: CheckResult, asked: Asked, engine: Engine) -> Outcome:
         if decided.remark:
             asked.remark = f"{decided.remark} (asked: {place(engine.url)})"
-            if self._warnings.is_due(asked, self._guard.monotonic_ms()):
+            # By the table's identity: one wrong database concerns many transactions.
+            if self._warnings.is_due(asked.marker.partition(".")[0]):
                 _log.warning("transaction %s stays undecided: %s", asked.id, asked.remark)
         return decided.outcome

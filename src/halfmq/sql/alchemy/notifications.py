@@ -11,8 +11,8 @@ from typing import Any, Final
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from halfmq.broker.log_throttle import LogThrottle
 from halfmq.client.log import logger
+from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.sql.alchemy.errors import reason
 
 log = logger("halfmq.relay")

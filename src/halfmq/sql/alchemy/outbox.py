@@ -10,7 +10,6 @@ from sqlalchemy import Connection, Engine, MetaData, Table, event, insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
 
-from halfmq.broker.log_throttle import LogThrottle
 from halfmq.client import forks
 from halfmq.client.arguments import checked_count, checked_seconds
 from halfmq.client.outgoing import OutgoingMessage, checked_topic, compose
@@ -21,6 +20,7 @@ from halfmq.relay.publisher import Publisher
 from halfmq.relay.relay import WORKERS, Relay
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.entropy import SystemEntropy
+from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.sql.alchemy.database import engine_of
 from halfmq.sql.alchemy.declared import Declared, declare
 from halfmq.sql.alchemy.outbox_operations import OutboxOperations

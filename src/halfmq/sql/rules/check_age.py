@@ -1,15 +1,10 @@
-"""When a check may insert a rollback marker, and how often one that cannot answer is logged."""
+"""When a check may insert a rollback marker."""
 
 from collections.abc import Callable
 from typing import Final, Protocol
 
 #: Transactions remembered by ``AgeGuard``.
 _YOUNG_MAX: Final = 65_536
-
-#: Checks that this database cannot answer are logged at most once per interval and table identity, ms: they come every few
-#: seconds for each transaction.
-_WARN_INTERVAL_MS: Final = 60_000
-_WARNED_MAX: Final = 1_024
 
 
 class Asked(Protocol):
@@ -60,22 +55,3 @@ class AgeGuard:
             # An evicted transaction counts as younger, which is safe.
             self._first_asked_ms.pop(next(iter(self._first_asked_ms)))
         return now - self._first_asked_ms.setdefault(asked.id, now) < self._min_age_ms
-
-
-class WarningThrottle:
-    """Whether a check that has no answer is logged."""
-
-    def __init__(self) -> None:
-        #: When it was last logged, by the table identity in the half.
-        self._warned_ms: dict[str, int] = {}
-
-    def is_due(self, asked: Asked, now_ms: int) -> bool:
-        """Whether to log it now; ``now_ms``: monotonic. By identity: one wrong database concerns many transactions."""
-        about = asked.marker.partition(".")[0]
-        last_ms = self._warned_ms.get(about)
-        if last_ms is not None and now_ms - last_ms < _WARN_INTERVAL_MS:
-            return False
-        if len(self._warned_ms) >= _WARNED_MAX:
-            self._warned_ms.clear()
-        self._warned_ms[about] = now_ms
-        return True

@@ -2,8 +2,8 @@
 
 import pytest
 
-from halfmq.broker.log_throttle import REST_S
 from halfmq.broker.remoting.unsupported_requests import GAP_S, UnsupportedRequests
+from halfmq.runtime.log_throttle import REST_S
 from halfmq.wire.remoting.header import Request
 
 

@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.sql.memory_broker import Asked
 
-from halfmq.sql.rules.check_age import AgeGuard, WarningThrottle
+from halfmq.sql.rules.check_age import AgeGuard
 
 
 class Clock:
@@ -46,20 +46,3 @@ def test_clock_that_is_behind_delays_but_does_not_block(prepared_at_ms: int | No
     assert ages.is_new(asked)
     clock.monotonic_ms += 1
     assert not ages.is_new(asked)
-
-
-def test_one_line_for_each_table_in_a_minute() -> None:
-    throttle = WarningThrottle()
-    due = [
-        throttle.is_due(Asked(f"t{number}", marker=marker), now_ms)
-        for number, (marker, now_ms) in enumerate(
-            [("77.1", 0), ("77.2", 1), ("78.1", 2), ("", 3), ("77.1", 59_999), ("77.1", 60_000), ("78.1", 60_001)]
-        )
-    ]
-    assert due == [True, False, True, True, False, True, False]
-
-
-def test_many_tables_are_not_remembered_for_ever() -> None:
-    throttle = WarningThrottle()
-    assert all(throttle.is_due(Asked("t1", marker=f"{number}.1"), 0) for number in range(1_025))
-    assert throttle.is_due(Asked("t1", marker="0.1"), 0), "forgotten, and logged once more"

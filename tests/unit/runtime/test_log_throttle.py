@@ -1,6 +1,6 @@
 """The first time at once, then not before the rest is over."""
 
-from halfmq.broker.log_throttle import REMEMBERED_MAX, REST_S, LogThrottle
+from halfmq.runtime.log_throttle import REMEMBERED_MAX, REST_S, LogThrottle
 
 
 def test_each_thing_is_said_at_once_and_again_after_the_rest() -> None:
