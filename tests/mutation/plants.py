@@ -1814,15 +1814,15 @@ PLANTS: Final = (
         _ALL_OR_NONE,
         "a participant cancels without asking what the transaction is",
         "client/participant.py",
-        "        if branch.op == CANCEL:\n",
-        "        if branch.op == CANCEL and not self._group:\n",
+        "if branch.op == CANCEL else None\n",
+        "if branch.op == CANCEL and not self._group else None\n",
     ),
     Plant(
         "cancel-while-undecided",
         _ALL_OR_NONE,
         "a participant drops the cancel of a transaction that is undecided",
         "client/participant.py",
-        "                await self._put_off(message)\n",
+        "            await self._put_off(message)\n",
         "",
     ),
     Plant(

@@ -12,6 +12,8 @@ TRY: Final = "try"
 CONFIRM: Final = "confirm"
 CANCEL: Final = "cancel"
 
+#: Of a log position.
+_POSITION_CHARS_MAX: Final = 19
 _PROPERTIES: Final = {
     "gid": names.HMQ_TCC_ID, "group": names.HMQ_TCC_GROUP, "branch": names.HMQ_TCC_BRANCH, "op": names.HMQ_TCC_OP,
     "broker": names.HMQ_TCC_BROKER, "since": names.HMQ_TCC_SINCE,
@@ -63,7 +65,7 @@ class Branch(NamedTuple):
     def _read(cls, texts: dict[str, str], what: str) -> "Branch":
         missing = [_PROPERTIES[name] for name, text in texts.items() if not text]
         since = texts.pop("since")
-        if missing or not (since.isascii() and since.isdigit()):
+        if missing or not (since.isascii() and since.isdigit() and len(since) <= _POSITION_CHARS_MAX):
             raise UsageError(
                 f"{what} is no call of a branch: it has no {', '.join(missing) or 'position'}",
                 hint="its try is made with t.call, which sends confirm and cancel",

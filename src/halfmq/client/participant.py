@@ -11,6 +11,7 @@ from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import COMMITTED, UNDECIDED, Verdict
 from halfmq.errors import BranchRefused, HalfmqError
 from halfmq.model import properties as names
+from halfmq.runtime.log_throttle import LogThrottle
 
 if TYPE_CHECKING:
     from halfmq.client.async_client import AsyncClient
@@ -22,6 +23,11 @@ LATER_MAX_S: Final = 60.0
 HELD: Final = b"held"
 #: Characters of a reason in a reply.
 _REASON_CHARS_MAX: Final = 1_000
+#: After so many times, which take an hour, a broker that does not answer is no longer one that starts again.
+LATER_LONG: Final = 65
+#: How often each such broker is logged then, seconds; and how many of them, since messages name them.
+_WARN_S: Final = 3_600.0
+_WARNED_TOGETHER_MAX: Final = 16
 
 
 class BarrierPort(Protocol):
@@ -59,18 +65,25 @@ class Participant:
         self._client = client
         self._group = group
         self._handler = handler
+        self._warned = LogThrottle(
+            lambda: client.clock.monotonic_ms() / 1_000, rest_s=_WARN_S, together_max=_WARNED_TOGETHER_MAX
+        )
 
     async def __call__(self, message: Message) -> None:
         """The caller acknowledges the message after a normal return. Raises: any exception; the caller hands the message back."""
-        branch = Branch.of(message)
-        if branch.op == CANCEL:
-            state = await self._fenced(branch)
-            if state == COMMITTED:
-                log.debug("%r is dropped: %s committed", message, branch.gid)
-                return
-            if state == UNDECIDED:
-                await self._put_off(message)
-                return
+        try:
+            branch = Branch.of(message)
+            state = await self._fenced(branch, message) if branch.op == CANCEL else None
+        except HalfmqError as error:  # it says what is wrong, and a traceback would show this module only
+            log.error("%r cannot be handled, and is handed back: %s", message, error)
+            await message.retry()
+            return
+        if state == COMMITTED:
+            log.debug("%r is dropped: %s committed", message, branch.gid)
+            return
+        if state == UNDECIDED:
+            await self._put_off(message)
+            return
         if branch.op == TRY:
             await self._try(message)
         else:
@@ -85,21 +98,33 @@ class Participant:
                 reason = str(refused)[:_REASON_CHARS_MAX] or "no reason given"
                 await answer(message, message._reply(reason, {names.HMQ_TCC_REFUSED: reason}))
 
-    async def _fenced(self, branch: Branch) -> Verdict:
+    async def _fenced(self, branch: Branch, message: Message) -> Verdict:
         try:
             return await self._client.fence(branch.gid, group=branch.group, broker=branch.broker, since=branch.since)
         except HalfmqError as error:
             if not error.retriable:
                 raise
-            log.info("%s cannot be fenced now: %s", branch.gid, error)
+            if _times_later(message) >= LATER_LONG and self._warned.is_due(branch.broker):
+                log.warning(
+                    "%r waits for long: broker %s, which has its transaction, cannot be asked (%s). Start it again, or register it at the name "
+                    "server; if it is gone for good, its data is: cancel or confirm the branches by hand, as the initiator's database says",
+                    message, branch.broker, error,
+                )  # fmt: skip
+            else:
+                log.info("%s cannot be fenced now: %s", branch.gid, error)
             return UNDECIDED
 
     async def _put_off(self, message: Message) -> None:
-        times = message.properties.get(names.HMQ_TCC_LATER, "0")
-        number = int(times) if times.isdigit() and len(times) < 9 else 0
+        number = _times_later(message)
         delay_s = min(LATER_S * 2 ** min(number, 16), LATER_MAX_S)
         log.info("%r waits: its transaction is undecided; again in %g s", message, delay_s)
         await self._client._send_later(_copy(message, self._group, number + 1, delay_s))
+
+
+def _times_later(message: Message) -> int:
+    """How often the message was put off."""
+    times = message.properties.get(names.HMQ_TCC_LATER, "0")
+    return int(times) if times.isdigit() and len(times) < 9 else 0
 
 
 def _copy(message: Message, group: str, number: int, delay_s: float) -> OutgoingMessage:
