@@ -1,12 +1,13 @@
 """What commands share: options, one request to a running broker with its exit status, and the confirmation of a change."""
 
 import sys
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, NoReturn
 
 import typer
 
 from halfmq.cli import output
-from halfmq.cli.ask import ask
+from halfmq.cli.ask import ask, ask_each
 from halfmq.cli.exit_status import MEANINGS, ExitStatus
 from halfmq.client.connector import parse_url
 from halfmq.errors import HalfmqError, OutcomeUnknown, UsageError
@@ -82,6 +83,30 @@ class Commands:
         if answer.code != ResponseCode.SUCCESS:
             self.fail(f"{answer.remark} (code {answer.code})", _STATUS.get(answer.code, ExitStatus.FAILED))
         return answer
+
+    def each(
+        self, url: str, code: int, exts: Sequence[dict[str, str]], timeout_s: float, again: str
+    ) -> Iterator[tuple[Request[dict[str, str]], str]]:
+        """The response to each of ``exts``, requests that change something, and why it was rejected, or an empty string. ``again``: what to do if
+        one is not answered.
+
+        Raises:
+            typer.Exit: a request is invalid, or one was not answered; the reason was printed.
+        """
+        answered = 0
+        try:
+            for answer in ask_each(parse_url(url)[0], code, exts, timeout_s):
+                answered += 1
+                if answer.code == ResponseCode.INVALID_PARAMETER:
+                    self.fail(f"{answer.remark} (code {answer.code})", ExitStatus.USAGE)
+                yield answer, "" if answer.code == ResponseCode.SUCCESS else f"{answer.remark} (code {answer.code})"
+        except OutcomeUnknown as error:
+            self.fail(
+                f"{error}; {answered} of {len(exts)} requests were answered, and others may have been executed too: {again}",
+                ExitStatus.UNKNOWN_OUTCOME,
+            )
+        except HalfmqError as error:
+            self.fail(str(error), ExitStatus.FAILED)
 
     def require_typed(self, name: str, prompt: str) -> None:
         """Ask an operator to type ``name``.

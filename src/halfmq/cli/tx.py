@@ -11,12 +11,9 @@ import msgspec
 import typer
 
 from halfmq.cli import output
-from halfmq.cli.ask import ask_each
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Json, Operator, Reason, Timeout, Url, Yes, seconds
-from halfmq.client.connector import parse_url
 from halfmq.core.transaction.listing import UNDECIDED, UNKNOWN
-from halfmq.errors import HalfmqError, OutcomeUnknown
 from halfmq.model.durations import span
 from halfmq.model.pending import DamagedTransaction, GroupStats, PendingTransaction
 from halfmq.wire.remoting import comparisons
@@ -36,7 +33,6 @@ from halfmq.wire.remoting.codes import (
     HMQ_STORY,
     HMQ_TRANSACTIONS,
     HMQ_UNDECIDED,
-    ResponseCode,
 )
 from halfmq.wire.remoting.header import Request
 
@@ -326,23 +322,61 @@ def _damage(row: DamagedTransaction) -> tuple[str, ...]:
 
 @app.command()
 def forget(
-    tx_id: _Id,
     operator: Operator,
     reason: Reason,
-    group: _Group = "",
+    tx_ids: Annotated[list[str] | None, typer.Argument(metavar="[TX_ID...]", help="Transaction ids.")] = None,
+    group: _GroupOrAll = "",
+    every: Annotated[bool, typer.Option("--all", help="All that `damaged` lists of --group.")] = False,
     yes: Yes = False,
     url: Url = URL,
     timeout: Timeout = TIMEOUT_S,
 ) -> None:
-    """Let the broker forget a finding of `halfmq tx damaged`, because it is repaired, or was seen. The verdict stays."""
-    if not any(row.tx_id == tx_id and group in ("", row.group) for row in _all_damaged(url, timeout)[0]):
-        _fail(f"no damage of transaction {tx_id} is known", NOT_FOUND)
-    if not yes:
-        _require_typed(tx_id, "Type the transaction id to forget its damage")
-    fields = {wire.EXT_GROUP: group, wire.EXT_ID: tx_id, wire.EXT_OPERATOR: operator, wire.EXT_REASON: reason}
-    answer = _ask(url, HMQ_FORGET_DAMAGE, fields, timeout, changes=True)
-    of_group = answer.ext.get(wire.EXT_GROUP)
-    output.say(f"the damage of {tx_id} of group {of_group} is forgotten; it stays {answer.ext.get(EXT_VERDICT)}")
+    """Let the broker forget findings of `halfmq tx damaged`, because they are repaired, or were seen. The verdicts stay.
+
+    Several at once: TX_ID TX_ID..., or --group GROUP --all. Those that are not known, or not to be forgotten yet, are named, and the others forgotten.
+    """
+    ids = list(dict.fromkeys(tx_ids or ()))
+    if bool(ids) == every or (every and not group):
+        _fail("name transactions: TX_ID..., or --group GROUP --all", USAGE)
+    known = [row for row in _all_damaged(url, timeout)[0] if group in ("", row.group)]
+    rows = known if every else [row for row in known if row.tx_id in ids]
+    unknown = set(ids).difference(row.tx_id for row in rows)
+    if len(rows) > len(ids) - len(unknown) and not every:
+        _fail("several groups have findings of one of these ids: name one with --group", USAGE)
+    for tx_id in ids:
+        if tx_id in unknown:
+            output.note(f"no damage of transaction {tx_id} is known")
+    if rows and not yes:
+        if every:
+            _require_typed(group, f"Type the group name to forget its {len(rows)} findings")
+        elif len(ids) == 1:
+            _require_typed(ids[0], "Type the transaction id to forget its damage")
+        else:
+            _require_typed(str(len(rows)), f"Type the number of transactions, {len(rows)}, to forget their damage")
+    refused = _forget(rows, operator, reason, url, timeout)
+    if every or len(ids) > 1:
+        output.note(f"{len(rows) - refused} forgotten, {refused} rejected, {len(unknown)} not known")
+    if refused or unknown:
+        raise typer.Exit(REFUSED if refused else NOT_FOUND)
+
+
+def _forget(rows: Sequence[DamagedTransaction], operator: str, reason: str, url: str, timeout: float) -> int:
+    """Forget each, and say so. Returns how many were rejected."""
+    fields = [
+        {wire.EXT_GROUP: row.group, wire.EXT_ID: row.tx_id, wire.EXT_OPERATOR: operator, wire.EXT_REASON: reason}
+        for row in rows
+    ]
+    refused = 0
+    answers = _COMMANDS.each(url, HMQ_FORGET_DAMAGE, fields, timeout, "run the command again") if rows else ()
+    for row, (answer, why) in zip(rows, answers, strict=True):
+        if why:
+            refused += 1
+            output.note(f"{row.tx_id}: {why}")
+        else:
+            output.say(
+                f"the damage of {row.tx_id} of group {row.group} is forgotten; it stays {answer.ext.get(EXT_VERDICT)}"
+            )
+    return refused
 
 
 @app.command()
@@ -616,21 +650,9 @@ def _settle(
 ) -> Iterator[tuple[str, str]]:
     """For each of ``ids``: the id, and why it was rejected, or an empty string."""
     fields = [_resolve_fields(verdict, operator, reason, group, tx_id) for tx_id in ids]
-    answered = 0
-    try:
-        for tx_id, answer in zip(ids, ask_each(parse_url(url)[0], HMQ_RESOLVE, fields, timeout), strict=True):
-            answered += 1
-            if answer.code == ResponseCode.INVALID_PARAMETER:
-                _fail(f"{answer.remark} (code {answer.code})", USAGE)
-            yield tx_id, "" if answer.code == ResponseCode.SUCCESS else f"{answer.remark} (code {answer.code})"
-    except OutcomeUnknown as error:
-        _fail(
-            f"{error}; {settled} were settled before this page, and {answered} of its {len(ids)} requests were answered; others "
-            "of this page may be settled too: check with `halfmq tx list`, then run the command again",
-            UNKNOWN_OUTCOME,
-        )
-    except HalfmqError as error:
-        _fail(str(error), FAILED)
+    again = f"{settled} were settled before this page; check with `halfmq tx list`, then run the command again"
+    for tx_id, (_, why) in zip(ids, _COMMANDS.each(url, HMQ_RESOLVE, fields, timeout, again), strict=True):
+        yield tx_id, why
 
 
 def _story(url: str, tx_id: str, group: str, timeout: float) -> tuple[str, str, list[str], bool]:

@@ -22,13 +22,14 @@ Numbers are big-endian. Pure functions.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.model.checksum import crc32
 from halfmq.model.ids import hash64
 from halfmq.model.message_facts import common_values, delay_in, has_marker, tag_hashes
+from halfmq.model.properties import HMQ_COORDINATOR
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
 from halfmq.model.steps import Steps, result_of
 from halfmq.model.stored_message import (
@@ -62,6 +63,7 @@ _variables: Final = struct.Struct(">4xIIII4xI24xI44xi").unpack_from
 _UNSIGNED_ENTRY: Final = struct.Struct(">IIiII")
 _delay_at: Final = struct.Struct(">q").unpack_from
 _FLAGS_ALLOWED: Final = SYS_COMPRESSED | SYS_COMPRESSION_TYPE_MASK
+_HMQ_COORDINATOR: Final = HMQ_COORDINATOR.encode()
 _EMPTY_MESSAGE: Final = StoredMessage("", 0, 0, 0, 0, 0, b"", 0, b"", 0, 0, b"", 0, b"")
 
 
@@ -208,7 +210,7 @@ def verification(
         if low != low_is or high != high_is or tag_hash != tag_hashes[tags]:
             return f"message {number}: its entry has another tag hash or key hash than its properties"
         if delayed or pairs or tran_msg or not properties.isascii() or len(properties) > limits.PROPERTIES_BYTES_MAX:
-            problem = _properties_problem(properties, tran_msg)
+            problem = _properties_problem(properties, tran_msg, pairs)
             problem = problem or _delay_problem(delay_in(pairs), raw_delays, number)
             if problem:
                 return f"message {number}: {problem}"
@@ -226,13 +228,15 @@ def _head_problem(payload: bytes, at: int, number: int, store_host: bytes) -> st
     return f"message {number} has a wrong head"
 
 
-def _properties_problem(properties: bytes, tran_msg: bytes) -> str:
+def _properties_problem(properties: bytes, tran_msg: bytes, pairs: Mapping[bytes, bytes]) -> str:
     if len(properties) > limits.PROPERTIES_BYTES_MAX:
         return f"properties of {len(properties)} bytes; at most {limits.PROPERTIES_BYTES_MAX}"
     try:
         properties.decode()
     except UnicodeDecodeError:
         return "its properties are not UTF-8"
+    if _HMQ_COORDINATOR in pairs:  # it would be a transaction that anybody settles
+        return f"a half batch has no coordinator: send the messages with {HMQ_COORDINATOR} as single halves"
     return "the messages of a half batch have no TRAN_MSG" if tran_msg else ""
 
 

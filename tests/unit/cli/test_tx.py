@@ -271,6 +271,43 @@ async def test_a_finding_is_listed_explained_and_forgotten_by_name(tmp_path: Pat
         assert "DAMAGE" not in (await run(running, "show", ONE)).stdout
 
 
+async def test_several_findings_are_forgotten_at_once_and_each_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        ids = [f"AC10000100002A9F{number:016d}" for number in range(10, 16)]
+        for number, unique in enumerate(ids):
+            group = "P" if number < 4 else "Q"
+            half = await client.half("orders", b"one", unique=unique, group=group)
+            assert (await client.end(half, unique, 12, group=group)).code == 0
+            report = {"group": group, "txId": unique, "outcome": "COMMIT", "source": "bank A"}
+            assert (await client.ask(29_023, report)).code == 0
+        named = ("--operator", "ada", "--reason", "repaired")
+
+        async def left() -> list[str]:
+            document = json.loads((await run(running, "damaged", "--json")).stdout)
+            return [row["tx_id"] for row in document["transactions"]]
+
+        for wrong in ((), (ids[0], "--group", "P", "--all"), ("--all",)):
+            assert (await run(running, "forget", *wrong, *named, "--yes")).exit_code == 2
+        assert (await run(running, "forget", *ids[:2], *named)).exit_code == 2, "no terminal"
+        monkeypatch.setattr(requests, "has_terminal", lambda: True)
+        assert (await run(running, "forget", *ids[:2], *named, typed="P\n")).exit_code == 1
+        assert await left() == ids
+        some = await run(running, "forget", ids[0], TWO, ids[1], ids[0], *named, typed="2\n")
+        assert some.exit_code == 3
+        assert [line.split()[3] for line in some.stdout.splitlines() if "is forgotten" in line] == ids[:2]
+        assert f"no damage of transaction {TWO} is known" in some.output
+        assert "2 forgotten, 0 rejected, 1 not known" in some.output
+        assert await left() == ids[2:]
+        assert (await run(running, "forget", "--group", "P", "--all", *named, typed="Q\n")).exit_code == 1
+        done = await run(running, "forget", "--group", "P", "--all", *named, typed="P\n")
+        assert (done.exit_code, "2 forgotten, 0 rejected" in done.output) == (0, True)
+        assert await left() == ids[4:]
+        assert (await run(running, "forget", "--group", "P", "--all", *named, "--yes")).exit_code == 0
+
+
 async def parked(running: Running, client: RawClient, count: int) -> list[str]:
     """``count`` transactions of group P that its policy has parked; the producer never answered a check."""
     await run(running, "limits", "P", "--check-limit", "1", "--past-limit", "park", "--operator", "ada")

@@ -105,6 +105,7 @@ def test_payload_that_is_not_what_the_request_says_is_refused(changes: dict[str,
     ("properties", "problem"),
     [
         (b"TRAN_MSG\x01true\x02", "no TRAN_MSG"),
+        (b"HMQ_COORDINATOR\x011 bank\x02", "no coordinator"),
         (b"DELAY\x013\x02", "not said to have delayed messages"),
         (b"TIMER_DELAY_MS\x01700\x02", "not said to have delayed messages"),
         (b"TAGS\x01\xff\x02", "UTF-8"),
