@@ -82,6 +82,11 @@ def by_queries(source: Path, file: str, first: int, seeds: int) -> Caught | None
     return by_simulation(source, file, first, max(1, seeds // 2), "queries")
 
 
+def by_coordinators(source: Path, file: str, first: int, seeds: int) -> Caught | None:
+    """Histories with processes of a coordinator, and with fences."""
+    return by_simulation(source, file, first, max(1, seeds // 2), "coordinators")
+
+
 def by_tests(source: Path, file: str, first: int, seeds: int) -> Caught | None:
     """All fast tests until one is red: first those of the planted file's package, then the others."""
     own = ROOT / "tests" / "unit" / file.split("/")[0]
@@ -102,7 +107,7 @@ def _by_pytest(source: Path, *paths: str) -> Caught | None:
 
 HUNTERS: Final[dict[str, Hunter]] = {
     "tests": by_tests, "simulation": by_simulation, "crowded": by_crowded_simulation, "power-loss": by_power_loss,
-    "queries": by_queries,
+    "queries": by_queries, "coordinators": by_coordinators,
 }  # fmt: skip
 
 

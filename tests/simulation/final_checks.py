@@ -30,6 +30,7 @@ from halfmq.wire.remoting.header import decode as decode_request
 from tests.simulation.broker_host import DATA, BrokerHost
 from tests.simulation.check_rules import CheckLooks
 from tests.simulation.chronicle import Chronicle
+from tests.simulation.coordinating import COORDINATED
 from tests.simulation.database import Database
 from tests.simulation.delays import Delays
 from tests.simulation.machine import Machine
@@ -53,6 +54,7 @@ _DECIDED_BY = {
     DecidedBy.MARKER: "marker",
     DecidedBy.OPERATOR: "operator",
     DecidedBy.POLICY: "policy",
+    DecidedBy.COORDINATOR: "coordinator",
     DecidedBy.FENCE: "fence",
 }
 
@@ -321,6 +323,8 @@ def final_looks(chronicle: Chronicle, promises: Promises, databases: dict[str, D
         for event in chronicle.events
         if type(event) is Logged and event.decided_by == "operator" and event.kind in ("commit", "rollback")
     }
+    # The broker's verdict is the decision of a coordinator, which has no database.
+    by_hand |= {tx.tx for tx in promises.txs.values() if tx.group == COORDINATED}
     by_policy = {event.tx for event in chronicle.events if type(event) is Logged and event.decided_by == "policy"}
     counts["decided by policy"] += len(by_policy)
     for tx in promises.txs.values():

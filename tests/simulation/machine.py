@@ -11,6 +11,7 @@ from halfmq.errors import HalfmqError
 from halfmq.testing.history.events import Started
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.database import DatabaseError
+from tests.simulation.fence_rules import Fences
 from tests.simulation.swarm import Swarm
 from tests.support.faulty_network import FaultyNetwork
 from tests.support.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
@@ -37,12 +38,14 @@ class Surroundings:
         network: FaultyNetwork,
         chronicle: Chronicle,
         on_raised: Callable[[ProcessLoop, BaseException], None],
+        fences: Fences,
     ) -> None:
         self.swarm = swarm
         self.scheduler = scheduler
         self.network = network
         self.chronicle = chronicle
         self.on_raised = on_raised
+        self.fences = fences
         #: While True, clients start new work.
         self.working = True
 

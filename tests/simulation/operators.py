@@ -13,6 +13,8 @@ from halfmq.wire.remoting.codes import (
     EXT_VERDICT,
     HMQ_ASK,
     HMQ_ASK_PARKED,
+    HMQ_DAMAGED,
+    HMQ_FORGET_DAMAGE,
     HMQ_PRODUCER,
     HMQ_RESOLVE,
     HMQ_STATS,
@@ -36,12 +38,16 @@ class Operator(Machine):
         super().__init__(name, around)
         self.databases = databases
         self.promises = promises
+        #: It is quick, and mostly does not ask the database.
+        self._forces = around.swarm.forced
+        #: Findings that it asked the broker to forget.
+        self.forgotten: set[str] = set()
         #: By topic: the last requested number of queues, which never increases.
         self._queues = dict.fromkeys(around.swarm.topics, around.swarm.queues)
 
     async def main(self, process: ProcessLoop) -> None:
         while self.around.working:
-            await asyncio.sleep((0.5 + 3 * self.rng.random()) * self.around.swarm.pace)
+            await asyncio.sleep((0.5 + 3 * self.rng.random()) * self.around.swarm.pace * (0.1 if self._forces else 1))
             try:
                 line = await RawLine.open(process, self.around.network, self.name)
                 await self._look(process, line)
@@ -54,6 +60,9 @@ class Operator(Machine):
         Raises:
             LineLost: no response.
         """
+        if self._forces and self.rng.random() < 0.2:
+            await self._forget(line)
+            return
         draw = self.rng.random()
         if draw < 0.3:
             await self._mistake(line)
@@ -79,6 +88,22 @@ class Operator(Machine):
                     wire.EXT_REASON: "on call",
                 },
             )
+
+    async def _forget(self, line: RawLine) -> None:
+        """
+        Raises:
+            LineLost: no response; it may be forgotten.
+        """
+        answer = await line.ask(HMQ_DAMAGED, {})
+        rows = [row for row in msgspec.json.decode(answer.body) if row["local"]] if answer.code == 0 else []
+        if rows:
+            row = self.rng.choice(rows)
+            self.forgotten.add(row["tx_id"])
+            named = {wire.EXT_OPERATOR: "eve", wire.EXT_REASON: "repaired"}
+            answer = await line.ask(
+                HMQ_FORGET_DAMAGE, {wire.EXT_GROUP: row["group"], wire.EXT_ID: row["tx_id"], **named}
+            )
+            self.around.chronicle.counts[f"knob finding forgotten, answer {answer.code}"] += 1
 
     async def _mistake(self, line: RawLine) -> None:
         """Request the opposite verdict for a decided transaction: must be refused.
@@ -111,7 +136,7 @@ class Operator(Machine):
         """The outcome in the database, inserting a rollback marker if it has none; or, sometimes, a random one."""
         draw = self.rng.random()
         database = self.databases.get(group)
-        if draw < 0.1:
+        if draw < (0.6 if self._forces else 0.1):
             outcome = self.rng.choice((Outcome.COMMIT, Outcome.ROLLBACK))
             return outcome if database is not None else Outcome.ROLLBACK  # half batches: only their query commits them
         if draw < 0.5 or database is None:

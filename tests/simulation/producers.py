@@ -16,6 +16,7 @@ from halfmq.client.transaction_block import Transaction
 from halfmq.errors import ConnectError, UnsupportedCombination
 from halfmq.model.properties import CHECK_IMMUNITY_SECONDS
 from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate, orders
+from tests.simulation.fence_rules import FENCED_ID
 from tests.simulation.machine import ApplicationError, Expected, Machine, SimulatedClient, Surroundings
 from tests.simulation.sql_driver import Markers, sessions_of
 from tests.simulation.tags import draw_tag
@@ -68,6 +69,15 @@ class _Life:
         return {}
 
     def own_id(self) -> str:
+        if self.swarm.fencers and self.rng.random() < 0.6:
+            self.serial += 1
+            fences, group = self.machine.around.fences, self.machine.group
+            late = fences.late(group) if self.rng.random() < 0.4 else ""
+            if late:
+                return late
+            tx_id = f"{FENCED_ID}{self.machine.name}.{self.machine.lives}_{self.serial}"
+            fences.announce(tx_id, group)
+            return tx_id
         if self.rng.random() < self.swarm.own_ids:
             self.serial += 1
             self.machine.around.chronicle.counts["knob id of its own"] += 1

@@ -195,6 +195,9 @@ class Promises:
             and tx.verdict[1] >= self.log_start
             and event.code == 1
             and not tx.forgotten  # its halves were stored again, and the request names the old ones
+            and not (
+                asked.decided_by == "operator" and tx.asked["ROLLED_BACK"][1] == "fence"
+            )  # it has no row to find it by
         ):
             raise Violation(f"Durable: {tx.tx} was {tx.verdict}, and now it is not known: {event}", tx.tx)
         if (

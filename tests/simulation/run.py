@@ -24,7 +24,17 @@ from halfmq.store import raw_messages
 from halfmq.store.store import Durability
 from halfmq.testing.history import check_events
 from halfmq.testing.history.events import AnyEvent, Fault, Seen, Settled
-from tests.simulation import absence, breakages, final_checks, logged_bugs, lookups, raw_reading, sql_driver, steps_end
+from tests.simulation import (
+    absence,
+    breakages,
+    final_checks,
+    findings,
+    logged_bugs,
+    lookups,
+    raw_reading,
+    sql_driver,
+    steps_end,
+)
 from tests.simulation.after_start import AfterStart
 from tests.simulation.broker_host import BrokerHost
 from tests.simulation.check_rules import CheckLooks
@@ -32,10 +42,13 @@ from tests.simulation.check_times import CheckTimes
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.consumers import READERS, GroupConsumer, Watcher
 from tests.simulation.consuming import Consuming, look_at_effects
+from tests.simulation.coordinating import CoordinatorProcess
 from tests.simulation.database import Database
 from tests.simulation.delays import Delays
 from tests.simulation.durable_replies import Leaving
 from tests.simulation.faults import Faults
+from tests.simulation.fence_rules import Fences
+from tests.simulation.fencing import Fencer
 from tests.simulation.hostile_client import Stranger
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.operators import Administrator, Operator
@@ -89,7 +102,9 @@ class Run:
         self.network = FaultyNetwork(self.scheduler, seed, swarm.manners)
         self.check_looks = CheckLooks(min(swarm.check_immunities_ms), self.counts)
         self.network.tap = self.tap = WireTap(self.chronicle, self.check_looks, Sent(swarm.subscription))
-        self.around = Surroundings(swarm, self.scheduler, self.network, self.chronicle, self._raised)
+        self.fences = Fences(self.promises)
+        self.chronicle.listeners.append(self.fences.hear)
+        self.around = Surroundings(swarm, self.scheduler, self.network, self.chronicle, self._raised, self.fences)
         self.host = BrokerHost(swarm, self.scheduler, self.network, self.chronicle, self._raised)
         self.check_times = CheckTimes(self.host.config.settings, self.counts)
         self.leaving = Leaving(
@@ -148,6 +163,9 @@ class Run:
             made.append(Administrator("a0", around, groups, self.promises))
         if not swarm.nothing_is_refused and random.Random(f"{swarm.seed}/strangers").random() < _STRANGERS:
             made.append(Stranger(0, around, groups[-1], self.tap, self.promises))
+        made += [CoordinatorProcess(number, around) for number in range(swarm.coordinators)]
+        broker = self.host.config.settings.broker_name
+        made += [Fencer(number, around, groups, broker) for number in range(swarm.fencers)]
         meeting = Meeting()
         made += [Query(f"q{number}", around, self.tap, self.query_promises, meeting) for number in range(swarm.queries)]
         return made
@@ -211,7 +229,7 @@ class Run:
         assert self.host.broker is not None
         state = self.host.broker._sequencer.engine.state
         self.promises.log_start = state.log_start
-        self._log_end = state.log_end
+        self._log_end = self.fences.log_end = state.log_end
         if self.swarm.watchful:
             end = state.log_end
             if end != self._looked_at:
@@ -298,11 +316,23 @@ class Run:
             self.pass_time(now_ms + _STEP_MS)
             self._look_at_state()
             self._look_around()
-            if now_ms >= quiet_until_ms and self.host.serves and not self._waiting():
+            if (
+                now_ms >= quiet_until_ms
+                and self.host.serves
+                and not self._waiting()
+                and not self._compares(deadline_ms)
+            ):
                 break
         for_operators = tuple(sorted(self._groups_left_to_operators()))
         self.counts["look left to an operator"] += len(for_operators)
         self.chronicle.note(Settled(t_us=self.scheduler.now_us, by="world", unresolved_groups=for_operators))
+
+    def _compares(self, until_ms: int) -> bool:
+        """Whether services still compare verdicts with markers, for which they have until ``until_ms``."""
+        assert self.host.broker is not None
+        if self.scheduler.now_us // 1_000 > until_ms:
+            return False
+        return bool(findings.waiting(self.host.broker._sequencer.engine.state))
 
     def _groups_left_to_operators(self) -> set[str]:
         assert self.host.broker is not None
@@ -429,6 +459,9 @@ class Run:
         final_checks.look_at_fences(
             self.chronicle, self.databases, self.machines, self.host.clock, self.swarm.marker_age_ms
         )
+        self.fences.close(self.chronicle.events)
+        forgotten = {tx_id for machine in self.machines if isinstance(machine, Operator) for tx_id in machine.forgotten}
+        findings.look(state, self.chronicle.events, self.promises, self.databases, self.tap.marked, forgotten)
         final_checks.final_looks(self.chronicle, self.promises, self.databases, state.log_start)
         self._check_history()
 

@@ -28,7 +28,8 @@ _ABSENCE_MS: Final = 66_000
 #: "crowded" has so many undecided transactions, in small segments under retention, that trims copy messages forward most of
 #: the time, and each step of a trim examines few of them. "power_loss" has only power losses, mostly during an operation of the
 #: disk, and checks everything after each start. "queries" has a query that writes half batches, in small segments under retention.
-PROFILES: Final = ("crowded", "power_loss", "queries")
+#: "coordinators" has processes of a coordinator and participants that fence besides the services.
+PROFILES: Final = ("crowded", "power_loss", "queries", "coordinators")
 #: After this seed one in n is crowded; earlier ones are unchanged. A separate rng draws it.
 _CROWDED_BEHIND: Final = 202_800
 _CROWDED_ONE_IN: Final = 16
@@ -38,6 +39,9 @@ _QUERIES_ONE_IN: Final = 4
 #: After this seed watchers of every n-th seed read raw; earlier ones are unchanged.
 _RAW_BEHIND: Final = 255_400
 _RAW_ONE_IN: Final = 2
+#: After this seed one in n has coordinators and fences; earlier ones are unchanged. Separate rngs draw them.
+_COORDINATORS_BEHIND: Final = 255_400
+_COORDINATORS_ONE_IN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,11 @@ class Swarm:
     #: Fraction of the batches that take nearly half a segment and are decided together with another query's, so that both decisions
     #: copy half batches.
     decided_together: float = 0.0
+    #: Processes of one coordinator, and participants that fence.
+    coordinators: int = 0
+    fencers: int = 0
+    #: Operators force verdicts, often against the database.
+    forced: bool = False
 
     def __str__(self) -> str:
         return (
@@ -162,7 +171,27 @@ def draw(seed: int, profile: str = "") -> Swarm:
     with_queries = seed > _QUERIES_BEHIND and rng.randrange(_QUERIES_ONE_IN) == 0
     if profile == "queries":
         return _writing(_with_queries(swarm, rng), rng)
-    return _with_queries(swarm, rng) if with_queries else swarm
+    swarm = _with_queries(swarm, rng) if with_queries else swarm
+    rng = random.Random(f"{seed}/coordinators")
+    with_coordinators = seed > _COORDINATORS_BEHIND and rng.randrange(_COORDINATORS_ONE_IN) == 0
+    return _with_coordinators(swarm, rng) if with_coordinators or profile == "coordinators" else swarm
+
+
+def _with_coordinators(swarm: Swarm, rng: random.Random) -> Swarm:
+    """Coordinators and fences besides everything else. Without durability a power loss may take an epoch or a fence back."""
+    return replace(
+        swarm,
+        durability="fsync",
+        prunes=False if swarm.durability == "memory" else swarm.prunes,
+        coordinators=rng.choice((1, 2, 2)),
+        fencers=rng.choice((1, 1, 2)),
+        operators=rng.choice((1, 2)),
+        forced=True,
+        narrows=False,
+        unknown=max(swarm.unknown, 0.5),
+        think_ms=swarm.think_ms * 2,
+        faults=(*swarm.faults, "client_kill", "client_pause", "repeat"),
+    )
 
 
 def _with_queries(swarm: Swarm, rng: random.Random) -> Swarm:

@@ -65,6 +65,27 @@ def test_seeds_of_the_record_have_no_queries_and_some_later_ones_have() -> None:
     assert 150 < sum(draw(seed).queries > 0 for seed in range(252_801, 253_801)) < 350
 
 
+def test_the_promises_hold_with_coordinators_fences_and_verdicts_of_people() -> None:
+    counts: Counter[str] = Counter()
+    for seed in (2, 9, 10, 12):
+        result = run_seed(seed, profile="coordinators")
+        assert not result.violation, "\n".join([*result.story, result.violation])
+        counts.update(result.counts)
+    for what in (
+        "knob coordinator took over", "knob coordinator recovered a transaction", "look coordinator superseded",
+        "checker 2 unrequested verdict: requests of coordinators that succeeded, by their epochs",
+        "look fence nobody prepared ROLLED_BACK", "look fence known COMMITTED", "look fence known UNDECIDED", "look half after a fence",
+        "look fences of the log", "look verdict compared", "look contradiction found", "look finding",
+        "knob finding forgotten, answer 0",
+    ):  # fmt: skip
+        assert counts[what] > 0, what
+
+
+def test_seeds_of_the_record_have_no_coordinators_and_some_later_ones_have() -> None:
+    assert not any(draw(seed).coordinators or draw(seed).fencers for seed in range(1, 255_401, 97))
+    assert 150 < sum(draw(seed).coordinators > 0 for seed in range(255_401, 256_401)) < 350
+
+
 @pytest.mark.parametrize("breakage", ["sync", "reply", "verdict"])
 def test_planted_bugs_are_found(breakage: str) -> None:
     for seed in range(1, 41):

@@ -10,6 +10,7 @@ from typing import Any
 from halfmq.client.connection import _decode as decode_answer
 from halfmq.limits import DELAY_LEVELS_MS
 from halfmq.model import properties
+from halfmq.model.coordinator import Coordinator, parse_coordinator
 from halfmq.model.ids import parse_offset_message_id
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
@@ -18,12 +19,20 @@ from halfmq.testing.history.events import (
     CheckReceived,
     CheckUnanswered,
     EndAsked,
+    EpochTaken,
     FileStarted,
     HalfSent,
     PlainSent,
 )
 from halfmq.wire.remoting.check_polls import decode_handed_out
-from halfmq.wire.remoting.codes import EXT_POSITION, EXT_VERDICT, HMQ_POLL_CHECKS, HMQ_PRODUCER, HMQ_RESOLVE
+from halfmq.wire.remoting.codes import (
+    EXT_POSITION,
+    EXT_VERDICT,
+    HMQ_POLL_CHECKS,
+    HMQ_PRODUCER,
+    HMQ_RESOLVE,
+    HMQ_TAKE_EPOCH,
+)
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import decode
 from halfmq.wire.remoting.message_codec import split_batch
@@ -36,9 +45,9 @@ from tests.support.faulty_network import End
 _VERDICTS = {8: "COMMITTED", 12: "ROLLED_BACK", "COMMIT": "COMMITTED", "ROLLBACK": "ROLLED_BACK"}
 
 
-#: Recorded requests: sends, batches, ENDs, messages that consumers hand back, operators' verdicts, policies, and fetches of
-#: checks.
-_TAPPED = frozenset((310, 10, 320, 37, 36, HMQ_RESOLVE, HMQ_PRODUCER, HMQ_POLL_CHECKS))
+#: Recorded requests: sends, batches, ENDs, messages that consumers hand back, operators' verdicts, policies, fetches of checks, and epochs of
+#: coordinators.
+_TAPPED = frozenset((310, 10, 320, 37, 36, HMQ_RESOLVE, HMQ_PRODUCER, HMQ_POLL_CHECKS, HMQ_TAKE_EPOCH))
 #: Name prefix of the machines whose verdicts do not count as requested.
 STRANGERS = "x"
 
@@ -70,6 +79,8 @@ class WireTap:
         #: Transaction -> what an END for it must name: group, UNIQ_KEY, half index, log offset of its first half.
         self.places: dict[str, tuple[str, str, int, int]] = {}
         self._firsts: dict[str, tuple[str, str, str]] = {}
+        #: Transactions whose halves say where their marker is.
+        self.marked: set[str] = set()
         #: Message -> its KEYS.
         self.keys: dict[str, str] = {}
         #: Tags of sent messages.
@@ -107,6 +118,8 @@ class WireTap:
                 self._change(end, request)
             case 29_009:
                 self._operation(end, request, "fetch", "")
+            case 29_019:
+                self._operation(end, request, "epoch", f"{request.ext['group']} {request.ext['coordinator']}")
             case _:
                 self._resolve(end, request)
 
@@ -140,11 +153,15 @@ class WireTap:
             if pairs.get("HMQ_TX_INDEX", "0") == "0":
                 group = pairs.get("PGROUP", ext.group)
                 self._firsts[operation] = pairs.get("HMQ_TX_ID", unique), group, unique
+            if "HMQ_TX_MARKER" in pairs:
+                self.marked.add(pairs.get("HMQ_TX_ID", unique))
+            coordinator = parse_coordinator(pairs.get("HMQ_COORDINATOR", "")) or Coordinator("", 0)
             chronicle.note(
                 HalfSent(
                     t_us=now_us, by=end.process.name, op=operation, group=pairs.get("PGROUP", ext.group),
                     tx=pairs.get("HMQ_TX_ID", unique), index=int(pairs.get("HMQ_TX_INDEX", "0")), message=unique,
-                    topic=ext.topic, queue=ext.queue_id, crc=crc, key=key, delay_ms=delay_ms,
+                    topic=ext.topic, queue=ext.queue_id, crc=crc, key=key, delay_ms=delay_ms, coordinator=coordinator.name,
+                    epoch=coordinator.epoch,
                 )
             )  # fmt: skip
             self._remember(end, "half", frame)
@@ -182,12 +199,15 @@ class WireTap:
             return
         operation = self._operation(end, request, "end", "")
         decided_by = "application"
-        if ext.from_transaction_check:
+        coordinator = parse_coordinator(ext.coordinator) or Coordinator("", 0)
+        if coordinator.name:
+            decided_by = "coordinator"
+        elif ext.from_transaction_check:
             decided_by = "marker" if ext.decided_by == "marker" else "check"
         self._chronicle.note(
             EndAsked(
                 t_us=now_us, by=by, op=operation, group=ext.producer_group, tx=tx, verdict=verdict,  # type: ignore[arg-type]
-                decided_by=decided_by,  # type: ignore[arg-type]
+                decided_by=decided_by, coordinator=coordinator.name, epoch=coordinator.epoch,  # type: ignore[arg-type]
             )
         )  # fmt: skip
         self._remember(end, "end", frame)
@@ -237,6 +257,10 @@ class WireTap:
             if message.code == 0:
                 origin, _, log_end = topic.partition(" ")
                 self.handed_back.setdefault(origin, []).append(int(log_end))
+        elif what == "epoch":
+            if message.code == 0:
+                group, _, name = topic.partition(" ")
+                note(EpochTaken(t_us=now_us, by=by, group=group, coordinator=name, epoch=int(ext["epoch"])))
         elif what == "end":
             verdict = ext.get(EXT_VERDICT)
             outcome = "ok" if message.code == 0 else "settled" if verdict else "refused"

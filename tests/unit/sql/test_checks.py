@@ -42,7 +42,7 @@ def test_database_that_is_not_meant_is_logged_once_a_minute_and_without_its_pass
 ) -> None:
     checks = MarkerChecks(shop.log._markers, shop.sessions(), min_age_ms=0)
     now_ms = [0]
-    checks._guard.monotonic_ms = lambda: now_ms[0]
+    checks._warnings._clock = lambda: now_ms[0] / 1_000
     check: Any = checks.check_function()
     asked = [Asked(f"t{number}", marker="77.1") for number in range(3)]
     assert [check(one) for one in asked] == [Outcome.UNKNOWN] * 3

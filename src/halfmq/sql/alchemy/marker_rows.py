@@ -254,9 +254,8 @@ class MarkerRows:
         after: OldRow | None = None
         while rows := self.old(connection, older_than_s=older_than_s, after=after):
             ids = [tx_id for _, tx_id in rows]
-            keep = undecided
-            if callable(undecided):
-                keep = plain_result(undecided(ids), "undecided=", "mq.undecided of a Client, or prune_async")
+            keep = undecided(ids) if callable(undecided) else undecided
+            plain_result(keep, "undecided=", "mq.undecided of a Client, or prune_async")
             if gone := self.forget(connection, rows, keep):
                 return gone
             after = rows[-1]
