@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.support.scripted_broker import URL, ScriptedBroker, client_of
 from tests.support.virtual_time import in_virtual_time
+from tests.unit.client.test_other_loop import public_methods
 
 from halfmq.client.arguments import (
     check_marker_table,
@@ -264,13 +265,7 @@ def parameters(owner: type, name: str) -> list[inspect.Parameter]:
 
 def test_the_table_has_every_method_with_arguments() -> None:
     for owner, rows in RIGHT.items():
-        methods = {
-            name
-            for base in owner.__mro__
-            if base.__module__.startswith("halfmq")
-            for name in vars(base)
-            if inspect.isroutine(getattr(owner, name)) and not name.startswith("_") and parameters(owner, name)
-        }
+        methods = {name for name in public_methods(owner) if parameters(owner, name)}
         assert methods - UNSEEN[owner] == rows.keys() - UNSEEN[owner], owner
 
 
