@@ -17,7 +17,9 @@ FENCED_ID: Final = "tcc."
 class Fences:
     """What fences may do, and what they did. ``hear`` comes after ``Promises.hear``."""
 
-    def __init__(self, promises: Promises) -> None:
+    def __init__(self, promises: Promises, *, keeps_all: bool) -> None:
+        """``keeps_all``: the log is not trimmed. Who prepares an id after the record of its fence was trimmed is not refused."""
+        self._keeps_all = keeps_all
         self.promises = promises
         self.counts = promises.counts
         #: (id, group, end of the log then) of transactions that are about to be prepared, oldest first.
@@ -38,7 +40,7 @@ class Fences:
     def late(self, group: str) -> str:
         """An id of ``group`` that is fenced, for whoever prepares it nevertheless; empty: there is none."""
         unused = self.unused.get(group)
-        return unused.pop() if unused else ""
+        return unused.pop() if unused and self._keeps_all else ""
 
     def asks(self, tx_id: str, now_us: int) -> None:
         self._first_asked.setdefault(tx_id, self.log_end)

@@ -102,7 +102,7 @@ class Run:
         self.network = FaultyNetwork(self.scheduler, seed, swarm.manners)
         self.check_looks = CheckLooks(min(swarm.check_immunities_ms), self.counts)
         self.network.tap = self.tap = WireTap(self.chronicle, self.check_looks, Sent(swarm.subscription))
-        self.fences = Fences(self.promises)
+        self.fences = Fences(self.promises, keeps_all=not (swarm.retention_bytes or swarm.retention_ms))
         self.chronicle.listeners.append(self.fences.hear)
         self.around = Surroundings(swarm, self.scheduler, self.network, self.chronicle, self._raised, self.fences)
         self.host = BrokerHost(swarm, self.scheduler, self.network, self.chronicle, self._raised)
