@@ -331,7 +331,9 @@ class BlockingTcc(_Block):
         if isinstance(try_, str):
             result: Any = self._run(self._branches.request(try_, tried, body))
         else:
-            result = plain_result(try_(tried, body), "the try", _AWAITS)  # nothing was tried, and it must not be confirmed
+            result = plain_result(
+                try_(tried, body), "the try", _AWAITS
+            )  # nothing was tried, and it must not be confirmed
         self._add_confirm(tried, confirm, body)
         return result
 

@@ -214,6 +214,7 @@ RIGHT: dict[type, dict[str, dict[str, Any]]] = {
     AsyncClient: {
         "send": {"topic": "t", "body": b"x"},
         "send_many": {"topic": "t", "bodies": [b"x"]},
+        "request": {"topic": "t", "body": b"x", "timeout": 0.1},
         "send_in_transaction": {"topic": "t", "body": b"x", "listener": Commits()},
         "prepare": {"messages": ONE, "tx_id": "T-2"},
         "settle_earlier": {"tx_id": "T-3", "message": ONE[0], "broker": "broker-a"},

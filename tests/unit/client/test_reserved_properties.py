@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pkgutil
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,7 +19,7 @@ import halfmq
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.message import Message
 from halfmq.client.outgoing import compose
-from halfmq.errors import UsageError
+from halfmq.errors import NoReply, UsageError
 from halfmq.model import properties as names
 from halfmq.sql import MarkerTable, Outbox
 
@@ -58,6 +59,11 @@ async def by_begin(held: Held, properties: Any) -> None:
         tx.send("t", b"x", properties=properties)
 
 
+async def by_request(held: Held, properties: Any) -> None:
+    with suppress(NoReply):  # nobody consumes it
+        await held.mq.request("t", b"x", timeout=0.1, properties=properties)
+
+
 async def by_compose(held: Held, properties: Any) -> None:
     compose("t", b"x", properties=properties)
 
@@ -66,6 +72,7 @@ WAYS: dict[str, Any] = {
     "compose": by_compose,
     "AsyncClient.send": lambda held, given: held.mq.send("t", b"x", properties=given),
     "AsyncClient.send_many": lambda held, given: held.mq.send_many("t", [b"x"], properties=given),
+    "AsyncClient.request": by_request,
     "AsyncClient.send_in_transaction": lambda held, given: held.mq.send_in_transaction(
         "t", b"x", listener=Commits(), properties=given
     ),
@@ -76,7 +83,7 @@ WAYS: dict[str, Any] = {
 }
 #: They pass on what one of the above, or ``compose``, examines.
 PASS_ON = {
-    "Client.send", "Client.send_many", "Client.send_in_transaction", "LocalWork.collect", "SessionWork.collect", "Sends.send", "with_own",
+    "Client.request", "Client.send", "Client.send_many", "Client.send_in_transaction", "LocalWork.collect", "SessionWork.collect", "Sends.send", "with_own",
     "_checked_properties",
 }  # fmt: skip
 
