@@ -244,7 +244,12 @@ RIGHT: dict[type, dict[str, dict[str, Any]]] = {
     AsyncTransaction: {"send": {"topic": "t", "body": b"x"}},
     Consumer: {"get": {"timeout": 0.1}, "take": {"max": 1, "wait": 0.1}, "batches": {"wait": 0.1}},
     Batch: {"retry": {}},
-    Message: {"retry": {}, "compensate": {"topic": "t", "body": b"x"}, "decode": {"into": bytes}},
+    Message: {
+        "retry": {},
+        "reply": {"body": b"x"},
+        "compensate": {"topic": "t", "body": b"x"},
+        "decode": {"into": bytes},
+    },
 }
 #: Methods whose arguments are no user's: of ``App``, of tests, or passed on unseen; and values that any object may be.
 UNSEEN = {
