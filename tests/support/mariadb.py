@@ -38,8 +38,10 @@ class MariaDBServer:
         if as_user:
             shutil.chown(self.directory, "mysql")
             os.chmod(self.directory, 0o755)
+        own_tmpdir = [f"--tmpdir={self.directory}"]  # a start deletes what is left in it, also of servers that run
         made = subprocess.run(
-            [install, "--no-defaults", *as_user, f"--datadir={data}", "--auth-root-authentication-method=normal", "--skip-test-db"],
+            [install, "--no-defaults", *as_user, f"--datadir={data}", "--auth-root-authentication-method=normal", "--skip-test-db",
+             *own_tmpdir],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if made.returncode != 0:
@@ -47,7 +49,8 @@ class MariaDBServer:
         log = self.directory / "log"
         self._process = subprocess.Popen(
             [server, "--no-defaults", *as_user, f"--datadir={data}", f"--socket={self.socket}", "--skip-networking",
-             f"--pid-file={self.directory / 'pid'}", f"--log-error={log}", "--innodb-flush-log-at-trx-commit=0",
+             f"--pid-file={self.directory / 'pid'}", f"--log-error={log}", *own_tmpdir,
+             "--innodb-flush-log-at-trx-commit=0",
              "--innodb-buffer-pool-size=32M", "--skip-log-bin"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
