@@ -2,7 +2,7 @@
 
 Everything legal that makes a history hard to check happens: responses are lost and requests repeated, broker and clients are
 killed, verdicts are acknowledged twice, checks are answered UNKNOWN, transactions have several messages, the log is
-trimmed and halves are copied forward, policies and operators decide, consumers receive messages again, groups die. Messages go to an
+trimmed and halves are copied forward, policies and operators decide, what they did to a database is found and forgotten, consumers receive messages again, groups die. Messages go to an
 outbox, also after half messages, are held, set aside, skipped, and published in batches of which some are lost or published twice.
 
     history = made(seed, transactions=40)         # history.events in order of time; history.files by writer
@@ -29,6 +29,9 @@ from halfmq.testing.history.events import (
     BranchWritten,
     CheckReceived,
     CheckUnanswered,
+    Damage,
+    DamageForgotten,
+    DamageListed,
     EndAsked,
     EpochTaken,
     Fault,
@@ -37,6 +40,7 @@ from halfmq.testing.history.events import (
     Local,
     Logged,
     OutboxWritten,
+    OutcomeReported,
     PlainSent,
     QueueRead,
     Seen,
@@ -92,7 +96,7 @@ def drawn(seed: int) -> Options:
         lost_answers=rng.choice((0.0, 0.1, 0.5)),
         unsaid=rng.choice((0.0, 0.1, 0.5)),
         rollbacks=rng.choice((0.0, 0.25, 0.9)),
-        operators=rng.choice((0.0, 0.1)),
+        operators=rng.choice((0.0, 0.1, 0.6)),
         keys=rng.choice((0.0, 0.5, 1.0)),
         delayed=rng.choice((0.0, 0.2)),
         again=rng.choice((0.0, 0.3)),
@@ -202,6 +206,9 @@ class World:
         self.keyed: dict[str, int] = {}
         #: Of the outbox, as they were written.
         self.rows: list[_Row] = []
+        #: Findings of damage, by transaction; verdicts that are to be compared with their markers.
+        self.damage: dict[str, Damage] = {}
+        self.to_compare: list[_Transaction] = []
         #: Newest epoch of the coordinator of each group.
         self.epochs: dict[str, int] = {}
         self.serial = 0
@@ -325,6 +332,8 @@ class World:
             if not halves or (verdict == COMMITTED and len(halves) < len(transaction.messages)):
                 return {"outcome": "refused", "code": 604}
             transaction.verdict, transaction.decided_by = verdict, by
+            if by in ("operator", "policy") and self.has_marker(transaction):
+                self.to_compare.append(transaction)
             del self.undecided[transaction.tx]
             if verdict == COMMITTED:
                 self.commit(transaction, halves)
@@ -498,6 +507,50 @@ class World:
             lambda: self.store_half(transaction, message), then,
         )  # fmt: skip
 
+    def has_marker(self, transaction: _Transaction) -> bool:
+        return not self.o.stock and transaction.group != "dead" and crc32(f"marker {transaction.tx}".encode()) % 8 > 0
+
+    def compare(self) -> None:
+        """Report what the markers say of verdicts of others. Now and then somebody lists what was found, or forgets it."""
+        for transaction in [one for one in self.to_compare if one.known]:
+            self.report_outcome(transaction)
+        self.list_damage()
+        for tx, found in list(self.damage.items()):
+            if self.rng.random() < 0.05:
+                self.forget(tx, found)
+
+    def list_damage(self) -> None:
+        if self.events and not self.o.stock:
+            listed = DamageListed(t_us=self.now, by="operator", findings=tuple(self.damage.values()), since_us=self.now)
+            self.events.append(listed)
+
+    def report_outcome(self, transaction: _Transaction) -> None:
+        def do() -> dict[str, object]:
+            if transaction in self.to_compare:
+                self.to_compare.remove(transaction)
+                assert transaction.verdict is not None
+                if transaction.verdict != transaction.truth:
+                    self.damage[transaction.tx] = Damage(
+                        group=transaction.group, tx=transaction.tx, verdict=transaction.verdict, local=transaction.truth,
+                        decided_by=transaction.decided_by,
+                    )  # fmt: skip
+            return {"outcome": "ok", "verdict": transaction.verdict}
+
+        self.ask(
+            "markers",
+            lambda op: OutcomeReported(
+                t_us=self.now, by="markers", op=op, group=transaction.group, tx=transaction.tx, outcome=transaction.truth
+            ),
+            do, lambda outcome, answer: None,
+        )  # fmt: skip
+
+    def forget(self, tx: str, found: Damage) -> None:
+        self.ask(
+            "operator",
+            lambda op: DamageForgotten(t_us=self.now, by="operator", op=op, group=found.group, tx=tx),
+            lambda: {"outcome": "ok" if self.damage.pop(tx, None) else "refused"}, lambda outcome, answer: None,
+        )  # fmt: skip
+
     def write_local(self, transaction: _Transaction) -> None:
         if self.rng.random() < 0.9:
             listed = tuple(one.text for one in transaction.messages) if self.rng.random() < 0.3 else ()
@@ -509,6 +562,7 @@ class World:
                     tx=transaction.tx,
                     outcome=transaction.truth,
                     messages=listed if transaction.truth == COMMITTED else (),
+                    marker=self.has_marker(transaction),
                     **self.handled_by(transaction),
                 )
             )
@@ -733,6 +787,7 @@ class World:
                 )
         for turn in range(max(3, o.transactions // 200)):
             self.later(turn * 10_000 + rng.randint(0, 5_000), self.check)
+            self.later(turn * 10_000 + rng.randint(5_000, 9_000), self.compare)
         self.run()
         # Faults have ended. Check until everybody has answered.
         o.lost_answers = 0.0
@@ -743,6 +798,8 @@ class World:
             self.now += 10_000
             self.check()
             self.run()
+        self.compare()
+        self.run()
         self.relay()
         self.run()
         self.now += 1_000
@@ -753,6 +810,7 @@ class World:
             )
         )  # fmt: skip
         settled_us = self.now
+        self.list_damage()
         for number, at in enumerate(positions):
             self.now += 100
             reader = f"reader-{number}"
@@ -846,7 +904,7 @@ def _shifted(
     if kind in (Settled, QueueRead) and not last:
         return None
     mark = f"{number}."
-    if isinstance(event, HalfSent | PlainSent | EndAsked | Answered):
+    if isinstance(event, HalfSent | PlainSent | EndAsked | Answered | OutcomeReported | DamageForgotten):
         later["op"] = mark + event.op
     if isinstance(event, HalfSent | EndAsked | EpochTaken) and event.epoch:
         later["epoch"] = event.epoch + number * 1_000_000
@@ -857,6 +915,9 @@ def _shifted(
     if isinstance(event, Local):
         later["messages"] = tuple(mark + one for one in event.messages)
         later["handled"] = event.handled and mark + event.handled
+    if isinstance(event, DamageListed):
+        later["since_us"] = event.since_us + number * us
+        later["findings"] = tuple(msgspec.structs.replace(one, tx=mark + one.tx) for one in event.findings)
     if isinstance(event, Answered | Logged | Seen) and event.offset >= 0:
         later["offset"] = event.offset + number * offset
     if isinstance(event, Answered):

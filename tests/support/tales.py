@@ -8,6 +8,9 @@ from halfmq.testing.history.events import (
     AnyEvent,
     BranchWritten,
     CheckReceived,
+    Damage,
+    DamageForgotten,
+    DamageListed,
     EndAsked,
     Fault,
     FileStarted,
@@ -15,6 +18,7 @@ from halfmq.testing.history.events import (
     Local,
     Logged,
     OutboxWritten,
+    OutcomeReported,
     PlainSent,
     QueueRead,
     Seen,
@@ -73,6 +77,22 @@ class Tale:
 
     def branch(self, branch: str, call: Any, tx: str = "T", group: str = "g") -> None:
         self.add(BranchWritten, group=group, tx=tx, branch=branch, call=call)
+
+    def reported(self, said: Verdict, verdict: Verdict | None, outcome: str | None = "ok", tx: str = "T") -> None:
+        """``verdict``: that of the broker, in its response."""
+        self.ops += 1
+        self.add(OutcomeReported, op=str(self.ops), group="g", tx=tx, outcome=said)
+        self._answer(outcome, **({} if verdict is None else {"verdict": verdict}))
+
+    def listed(self, *findings: tuple[Verdict, Verdict], by: str = "", tx: str = "T") -> None:
+        """``findings``: (verdict, what the database did)."""
+        rows = tuple(Damage(group="g", tx=tx, verdict=of[0], local=of[1], decided_by=by) for of in findings)
+        self.add(DamageListed, findings=rows)
+
+    def forgotten(self, outcome: str | None = "ok", tx: str = "T") -> None:
+        self.ops += 1
+        self.add(DamageForgotten, op=str(self.ops), group="g", tx=tx)
+        self._answer(outcome)
 
     def decided(self, message: str = "M", verdict: Verdict = C, outcome: str | None = "ok", by: str = "application") -> None:  # fmt: skip
         """A message of an outbox is confirmed, withdrawn or skipped."""

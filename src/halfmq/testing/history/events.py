@@ -132,7 +132,7 @@ class EpochTaken(Event, tag="epoch", frozen=True, kw_only=True):
 class Answered(Event, tag="answered", frozen=True, kw_only=True):
     """The response to ``op`` of the same writer.
 
-    ``ok``: done. ``settled``: not done, the transaction already has ``verdict``. ``refused``: rejected, nothing changed.
+    To an ``OutcomeReported`` with ``verdict``, that of the broker, which may be the opposite. ``ok``: done. ``settled``: not done, the transaction already has ``verdict``. ``refused``: rejected, nothing changed.
     ``unknown``: the client stopped waiting; the same as no event.
     """
 
@@ -163,6 +163,9 @@ class Local(Event, tag="local", frozen=True, kw_only=True):
     #: The message that it handled, or compensated, and the consumer group: its inbox row is in this transaction.
     handled: str = ""
     consumer: str = ""
+    #: It has a marker, which a service that compares can read: a verdict of an operator, a policy or a coordinator that says the opposite is
+    #: found by the time of ``Settled``.
+    marker: bool = False
 
 
 class BranchWritten(Event, tag="branch", frozen=True, kw_only=True):
@@ -175,6 +178,46 @@ class BranchWritten(Event, tag="branch", frozen=True, kw_only=True):
     tx: str
     branch: str
     call: Literal["try", "confirm", "cancel", "empty"]
+
+
+# --- damage: verdicts of others, compared with the database --------------------------------------------------------
+
+
+class OutcomeReported(Event, tag="reported", frozen=True, kw_only=True):
+    """Somebody tells the broker what a database did: what its marker says, or whoever holds the outcome of another database."""
+
+    op: str
+    group: str
+    tx: str
+    outcome: Verdict
+    source: str = ""
+
+
+class Damage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A finding, as the broker lists it: the verdict, and what the database did."""
+
+    group: str
+    tx: str
+    verdict: Verdict
+    local: Verdict
+    #: Who gave the verdict, as in ``EndAsked``; empty: not recorded.
+    decided_by: str = ""
+
+
+class DamageListed(Event, tag="damaged", frozen=True, kw_only=True):
+    """The broker listed these findings, and no others."""
+
+    findings: tuple[Damage, ...] = ()
+    #: When the list was requested: what was known by then is in it. -1: at ``t_us``.
+    since_us: int = -1
+
+
+class DamageForgotten(Event, tag="forgotten", frozen=True, kw_only=True):
+    """An operator lets the broker forget a finding. Record it before the request."""
+
+    op: str
+    group: str
+    tx: str
 
 
 # --- checks -------------------------------------------------------------------------------------------------------
@@ -296,6 +339,6 @@ class Settled(Event, tag="settled", frozen=True, kw_only=True):
 
 
 AnyEvent = (
-    FileStarted | HalfSent | PlainSent | OutboxWritten | EndAsked | EpochTaken | Answered | Local | BranchWritten | CheckReceived | CheckUnanswered
-    | Seen | QueueRead | Logged | Fault | Started | Settled
+    FileStarted | HalfSent | PlainSent | OutboxWritten | EndAsked | EpochTaken | Answered | Local | BranchWritten | OutcomeReported
+    | DamageListed | DamageForgotten | CheckReceived | CheckUnanswered | Seen | QueueRead | Logged | Fault | Started | Settled
 )  # fmt: skip

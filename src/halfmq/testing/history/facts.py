@@ -55,6 +55,8 @@ class Facts:
         self.lost_us = -1
         #: Numbers of the readers that read queues to their end.
         self.whole_readers: set[int] = set()
+        #: (since, received, place) of each list of findings of damage.
+        self.damage_lists: list[tuple[int, int, int]] = []
         #: Time of the last ``Settled``; -1: there was none.
         self.settled_us = -1
         self.unresolved_groups: frozenset[str] = frozenset()
@@ -134,6 +136,7 @@ class Facts:
     def finish(self) -> None:
         """All events are taken: build the indexes for the methods below."""
         self._restarts.sort()
+        self.damage_lists.sort()
         self.log_start = max(self.log_first, self.trimmed_to)
         self._reads_by_topic = {}
         # In an order that does not depend on that of the files, so that a violation always shows the same read.

@@ -5,6 +5,7 @@ acknowledgements at or after that offset prove nothing, and the offset is used a
 
     a response that names a place before that end   counts
     any other response                              is ignored, as if it had never arrived
+    a finding of damage in a list                   is ignored; so is a report of an outcome, which may be lost
     a check                                         is ignored: it may have been for a transaction that is lost
     a received message                              counts if its reader read the queues to their end afterwards; other
                                                     readers may have received it before the power loss
@@ -18,10 +19,13 @@ from halfmq.testing.history.facts import Facts
 from halfmq.testing.history.scan import (
     ASKED,
     CHECK,
+    DAMAGE,
+    FORGOTTEN,
     LOG_BATCHED,
     LOGGED,
     NO_ANSWER,
     OK,
+    REPORTED,
     REQUESTED,
     SEEN,
     SETTLED,
@@ -30,6 +34,7 @@ from halfmq.testing.history.scan import (
 from halfmq.testing.history.tables import Row
 
 _NO_RESPONSE = (-1, 0, NO_ANSWER, None, -1)
+_NO_REPORT = (-1, 0, NO_ANSWER, "", "")
 _NO_PLACE = (-1, "", -1, -1, None, -1)
 
 
@@ -63,6 +68,9 @@ def of_transaction(facts: Facts, rows: list[Row]) -> list[Row]:
         kind = row[1]
         if kind == REQUESTED and row[8] in (OK, SETTLED) and facts.may_have_lost(row[2], row[10]):
             kept.append((*row[:6], *_NO_RESPONSE))
+        elif kind == DAMAGE and row[4] != FORGOTTEN and facts.may_have_lost(row[2], -1):
+            if row[4] == REPORTED:
+                kept.append((*row[:6], *_NO_REPORT))
         elif kind != CHECK or row[2] > facts.lost_us:
             kept.append(row)
     return kept

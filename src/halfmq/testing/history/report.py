@@ -43,16 +43,22 @@ CHECKS: Final = (
     Check(2, PHANTOM, "messages of an outbox that were seen"),
     Check(2, PHANTOM, "messages of an outbox that were sent as half messages before"),
     Check(2, PHANTOM, "branches with more than one call"),
+    Check(2, PHANTOM, "transactions of which findings of damage were listed"),
     Check(3, LOST, "messages that had to be visible in completely read queues"),
     Check(3, LOST, "visible messages that a reader had to see"),
     Check(3, LOST, "messages of an outbox that had to be visible in completely read queues"),
+    Check(
+        3, LOST, "verdicts that contradicted a readable marker before the history settled, in later lists of findings"
+    ),
     Check(3, DUPLICATE, "messages with a place in a queue or in the log"),
     Check(3, DUPLICATE, "messages that consumers handled, each in a transaction"),
     Check(3, DUPLICATE, "branches of global transactions"),
+    Check(3, DUPLICATE, "findings of damage in lists"),
     Check(4, TORN, "transactions of several messages that became visible"),
     Check(4, TORN, "global transactions of several branches"),
     Check(5, NOT_DURABLE, "acknowledgements compared with the log"),
     Check(5, NOT_DURABLE, "acknowledgements compared with the state after a restart"),
+    Check(5, NOT_DURABLE, "findings of damage that were known, in later lists"),
     Check(7, STUCK, "transactions prepared before the history settled"),
     Check(7, STUCK, "branches tried before the history settled"),
     Check(8, REORDERED, "places in queues and in the log, by time of request and response"),
@@ -62,9 +68,9 @@ CHECKS: Final = (
     Check(9, REORDERED, "store times along queues"),
 )
 (
-    AT_AGREEMENT, AT_VALIDITY, AT_EPOCHS, AT_BRANCH_VERDICT, AT_PHANTOM, AT_OUTBOX_PHANTOM, AT_FALLBACK, AT_BRANCH_ENDS, AT_MISSED,
-    AT_READERS, AT_OUTBOX_MISSED, AT_ONCE, AT_HANDLED, AT_BRANCH_CALLS, AT_WHOLE, AT_BRANCHES_WHOLE, AT_DURABLE_LOG,
-    AT_DURABLE_RESTART, AT_PROGRESS, AT_BRANCH_HELD, AT_ORDER, AT_KEYS, AT_OUTBOX_ORDER, AT_DUE, AT_TIME,
+    AT_AGREEMENT, AT_VALIDITY, AT_EPOCHS, AT_BRANCH_VERDICT, AT_PHANTOM, AT_OUTBOX_PHANTOM, AT_FALLBACK, AT_BRANCH_ENDS, AT_DAMAGE_SAID, AT_MISSED,
+    AT_READERS, AT_OUTBOX_MISSED, AT_DAMAGE_FOUND, AT_ONCE, AT_HANDLED, AT_BRANCH_CALLS, AT_DAMAGE_ONCE, AT_WHOLE, AT_BRANCHES_WHOLE,
+    AT_DURABLE_LOG, AT_DURABLE_RESTART, AT_DAMAGE_STAYS, AT_PROGRESS, AT_BRANCH_HELD, AT_ORDER, AT_KEYS, AT_OUTBOX_ORDER, AT_DUE, AT_TIME,
 ) = range(len(CHECKS))  # fmt: skip
 
 

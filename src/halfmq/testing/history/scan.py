@@ -17,11 +17,12 @@ and for transactions, by group and id in one string (``transactions``)::
 
     tx, SUMMARY, ...                                           of a message, from messages.py
     tx, REQUESTED, t, place, verdict, by whom, t answered, place, outcome, verdict answered, position
-    tx, LOCAL,  place, outcome, number of messages listed, t
+    tx, LOCAL,  place, outcome, number of messages listed, t, has a marker
     tx, CHECK,  t, place
     tx, RECORD, place, verdict, log offset, by whom, shown
     tx, STORED, place, index, log offset                       a half or a copy in the log without its message id
     tx, BRANCH, t, place, branch, call                         a BranchRow
+    tx, DAMAGE, t, place, what, said, t answered, place of response, outcome, verdict, by whom       a DamageRow
     tx, ROW,    ...                                            a WrittenMessage, from messages.py
 
 A message without a transaction has ``tx`` "" and ``group`` "". -1 is "not named" throughout.
@@ -40,6 +41,8 @@ from halfmq.testing.history.events import (
     BranchWritten,
     CheckReceived,
     CheckUnanswered,
+    DamageForgotten,
+    DamageListed,
     EndAsked,
     EpochTaken,
     Fault,
@@ -48,6 +51,7 @@ from halfmq.testing.history.events import (
     Local,
     Logged,
     OutboxWritten,
+    OutcomeReported,
     PlainSent,
     QueueRead,
     Seen,
@@ -74,6 +78,12 @@ RECORD: Final = 4
 STORED: Final = 5
 ROW: Final = 6
 BRANCH: Final = 7
+DAMAGE: Final = 8
+
+#: What a row of damage is about: an outcome that was reported, a finding in a list, or a request to forget it.
+REPORTED: Final = 0
+LISTED_FINDING: Final = 1
+FORGOTTEN: Final = 2
 
 #: Outcomes in rows.
 NO_ANSWER: Final = 0
@@ -91,7 +101,7 @@ LOG_BATCHED: Final = 3
 _LOG_KINDS: Final = {"message": LOG_MESSAGE, "half": LOG_HALF, "copy": LOG_COPY, "batched": LOG_BATCHED}
 _LOG_VERDICTS: Final = {"commit": "COMMITTED", "rollback": "ROLLED_BACK"}
 
-Request = HalfSent | PlainSent | EndAsked
+Request = HalfSent | PlainSent | EndAsked | OutcomeReported | DamageForgotten
 
 #: Every request with the last response to it.
 _REQUESTS_WITH_ANSWERS: Final = """
@@ -134,6 +144,9 @@ class Scan:
             PlainSent: self._request,
             EndAsked: self._request,
             EpochTaken: self._epoch,
+            OutcomeReported: self._request,
+            DamageForgotten: self._request,
+            DamageListed: self._damage_listed,
             Answered: self._answered,
             Local: self._local,
             OutboxWritten: self._written,
@@ -231,6 +244,13 @@ class Scan:
             verdict2, position2 = answer.verdict, answer.position
             if t2 < request.t_us:
                 self.facts.unusable(answered_at, f"operation {answer.op!r} was answered before it was requested")
+        if isinstance(request, OutcomeReported | DamageForgotten):
+            what, said = (REPORTED, request.outcome) if isinstance(request, OutcomeReported) else (FORGOTTEN, "")
+            key = tx_key(request.group, request.tx)
+            self.transactions.add(
+                (key, DAMAGE, request.t_us, place, what, said, t2, answered_at, outcome, verdict2 or "", "")
+            )
+            return
         kind = type(request)
         if kind is not PlainSent and request.epoch and outcome == OK:  # type: ignore[union-attr]
             self.epochs.succeeded(request, place, answered_at)  # type: ignore[arg-type]
@@ -299,7 +319,7 @@ class Scan:
 
     def _local(self, local: Local, place: int) -> None:
         key = f"{local.group}\n{local.tx}"
-        self.transactions.add((key, LOCAL, place, local.outcome, len(local.messages), local.t_us))
+        self.transactions.add((key, LOCAL, place, local.outcome, len(local.messages), local.t_us, local.marker))
         for message in local.messages:
             self.messages.add((message, LISTED, place, local.group, local.tx))
         if local.handled and local.outcome == "COMMITTED":
@@ -314,6 +334,15 @@ class Scan:
     def _branch(self, branch: BranchWritten, place: int) -> None:
         key = tx_key(branch.group, branch.tx)
         self.transactions.add((key, BRANCH, branch.t_us, place, branch.branch, branch.call))
+
+    def _damage_listed(self, listed: DamageListed, place: int) -> None:
+        since_us = listed.t_us if listed.since_us < 0 else listed.since_us
+        self.facts.damage_lists.append((since_us, listed.t_us, place))
+        for one in listed.findings:
+            self.transactions.add(
+                (tx_key(one.group, one.tx), DAMAGE, listed.t_us, place, LISTED_FINDING, one.local, listed.t_us, 0, OK, one.verdict,
+                 one.decided_by)
+            )  # fmt: skip
 
     def _check(self, check: CheckReceived, place: int) -> None:
         key = f"{check.group}\n{check.tx}"

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from halfmq.testing.history import power_loss
 from halfmq.testing.history.branches import Branches, BranchRow
+from halfmq.testing.history.damage import DamageFound, DamageRow
 from halfmq.testing.history.due import check_due
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts, Read
 from halfmq.testing.history.order import Places
@@ -34,6 +35,7 @@ from halfmq.testing.history.report import (
 from halfmq.testing.history.scan import (
     BRANCH,
     CHECK,
+    DAMAGE,
     LOCAL,
     OK,
     RECORD,
@@ -69,9 +71,11 @@ class TransactionFacts:
         "attempted_us",
         "checked_place",
         "checked_us",
+        "coordinator",
         "fell_back",
         "first_seen",
         "group",
+        "has_marker",
         "key",
         "listing",
         "local",
@@ -95,8 +99,9 @@ class TransactionFacts:
         #: Time and place of the first request that was not refused. If all were refused: no time, and the place of the first one.
         self.requested_us: dict[str, int] = {}
         self.request_place: dict[str, int] = {}
-        #: Verdicts that an operator requested.
+        #: Verdicts that an operator requested, and those that a coordinator did.
         self.operator: tuple[str, ...] = ()
+        self.coordinator: tuple[str, ...] = ()
         #: (verdict, time, place, log position) of each acknowledgement.
         self.acknowledged: list[Any] = []
         #: RECORD rows.
@@ -106,6 +111,7 @@ class TransactionFacts:
         self.local = ""
         self.local_place = 0
         self.local_us = FAR
+        self.has_marker = False
         #: The number of messages that the database lists.
         self.listing = 0
         #: Its messages went to the outbox, so its half messages roll back, whatever became of the local transaction.
@@ -129,6 +135,7 @@ class Transactions:
         self._places = places
         self._outbox = OutboxMessages(facts, findings, places, stopped_keys)
         self._branches = Branches(facts, findings)
+        self._damage = DamageFound(facts, findings)
 
     def judge(self, groups: Iterable[list[Row]]) -> None:
         """Check all transactions. ``groups``: all rows of one transaction each."""
@@ -148,7 +155,9 @@ class Transactions:
                 if written:
                     self._outbox.judge(transaction, written)
                     transaction.fell_back, transaction.local = True, ROLLED_BACK
-                self._transaction(transaction)
+                if not self._transaction(transaction):
+                    damage = [DamageRow(*row) for row in rows if row[1] == DAMAGE]
+                    self._damage.judge(transaction, self._verdict(transaction), damage)
 
     def _usual(self, key: str, rows: list[Row]) -> bool:
         """Fast path for most transactions: one message, one verdict, no contradiction. False: it is not of that form, and nothing was done.
@@ -189,12 +198,12 @@ class Transactions:
                     return False
                 summary = row
             elif kind == LOCAL:
-                _, _, _, local, listing, _ = row
+                _, _, _, local, listing, _, _ = row
             elif kind == RECORD:
                 if record is not None:
                     return False
                 record = row
-            elif kind in (STORED, ROW, BRANCH):
+            elif kind in (STORED, ROW, BRANCH, DAMAGE):
                 return False
             else:
                 checked = True
@@ -304,8 +313,13 @@ class Transactions:
                         transaction.request_place[verdict] = place
                     if by == "operator":
                         transaction.operator += (verdict,)
+                    elif by == "coordinator":
+                        transaction.coordinator += (verdict,)
             elif kind == LOCAL:
-                _, _, transaction.local_place, transaction.local, transaction.listing, transaction.local_us = row
+                (_, _, transaction.local_place, transaction.local, transaction.listing, transaction.local_us,
+                 transaction.has_marker) = row  # fmt: skip
+            elif kind == DAMAGE and row[9]:
+                transaction.acknowledged.append((row[9], row[6], row[7] or row[3], -1))
             elif kind == RECORD:
                 transaction.records.append(row)
             elif kind == STORED:
@@ -316,7 +330,15 @@ class Transactions:
             transaction.messages.sort(key=_by_index)
         return transaction
 
-    def _transaction(self, transaction: TransactionFacts) -> None:
+    @staticmethod
+    def _verdict(transaction: TransactionFacts) -> str:
+        """The verdict that is known, of a transaction that has one at most; empty: none is."""
+        if transaction.records:
+            return str(transaction.records[0][3])
+        return str(transaction.acknowledged[0][0]) if transaction.acknowledged else ""
+
+    def _transaction(self, transaction: TransactionFacts) -> bool:
+        """Whether something was reported."""
         acknowledged = transaction.acknowledged
         if len(acknowledged) > 1:
             acknowledged.sort(key=_by_time)
@@ -339,6 +361,7 @@ class Transactions:
             )
         if not named:
             self._give_places(transaction, in_queue)
+        return named
 
     # --- promise 1 ------------------------------------------------------------------------------------------------
 
@@ -441,7 +464,9 @@ class Transactions:
         if verdict not in transaction.operator:
             if transaction.fell_back and verdict == COMMITTED:
                 return "its messages went to the outbox"
-            if transaction.local and transaction.local != verdict:
+            # With a marker, a coordinator's verdict may be the opposite: then there is a finding.
+            overruled = transaction.has_marker and verdict in transaction.coordinator
+            if transaction.local and transaction.local != verdict and not overruled:
                 return f"the database says {transaction.local}" + (
                     "" if requested_us is None else f", although {verdict} was requested"
                 )
