@@ -14,7 +14,9 @@ __all__ = ["mariadb_database", "mariadb_server", "postgres_database", "postgres_
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     work = tmp_path_factory.mktemp("broker")
-    soon = ["--check-immunity-ms", "300", "--check-interval-ms", "200", "--check-interval-max-ms", "500"]
+    soon = [
+        "--check-immunity-ms", "300", "--check-interval-ms", "200", "--check-interval-max-ms", "500", "--check-answer-ms", "300",
+    ]  # fmt: skip
     made = Served(work / "data", work / "log", "--durability", "memory", *soon)
     made.start()
     yield made

@@ -360,7 +360,7 @@ def build(config: Config, service: str) -> App:
 
 async def serve(config: Config, service: str) -> None:
     halfmq.client.app.pause_s = lambda failures: 0.02 * failures  # type: ignore[assignment] - a failed message comes again
-    async with build(config, service).run(relay=True):
+    async with build(config, service).run(wait=False, relay=True):
         await asyncio.Event().wait()
 
 

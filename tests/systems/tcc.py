@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from halfmq import App, AsyncClient, Branch, Message
 from halfmq.errors import BranchRefused, SendTimeout
 from halfmq.sql import Barrier, MarkerTable
+from tests.support.broker_kills import connected
 from tests.support.faults import Faults, Killed
 from tests.support.topics import make_topics
 from tests.unit.sql.conftest import with_foreign_keys
@@ -248,7 +249,7 @@ class Participant:
             app = self._app()
 
             async def process(app: App = app) -> None:
-                async with app.run():
+                async with app.run(wait=False):
                     await asyncio.Event().wait()
 
             running = asyncio.ensure_future(process())
@@ -303,8 +304,8 @@ class Shop:
         if self.client is None:
             client = FaultyClient(self.broker_url, group=self.name, timeout=CALL_S, attempt_timeout=CALL_S / 4)
             client.answer_checks(self.markers, self.sessions)
-            await client.connect()
             self.client = client
+            await connected(client)
         return self.client
 
     async def stop(self) -> None:

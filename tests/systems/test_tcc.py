@@ -111,10 +111,10 @@ OVER_MESSAGES: Final = {
 _LONG_S: Final = 30.0
 
 
-def once(name: str, fault: str) -> Any:
-    """For ``draw``: the fault at the first COMMIT of this name."""
-    left = [fault]
-    return lambda at: left.pop() if at == name and left else ""
+def once(name: str, *faults: str) -> Any:
+    """For ``draw``: each fault at one of the first COMMITs of this name."""
+    left = [*faults]
+    return lambda at: left.pop(0) if at == name and left else ""
 
 
 #: They wait 10 s for the broker's redelivery.
@@ -140,7 +140,8 @@ async def test_all_databases_agree_whatever_fails_at_a_step(system: System, step
         case "confirm delivered" | "cancel delivered":
             system.stock.faults = Once(step, {**_AT_CALLS, "process killed": "kill before"}[fault], 0.1)
         case _:
-            system.stock.draw = once(step, _AT_COMMITS[fault])
+            is_handled = step.endswith("handled") and fault == "process killed"
+            system.stock.draw = once(step, *(("killed before",) if is_handled else ()), _AT_COMMITS[fault])
     gid, raised = await soon(
         system.shop.order(system.participants, faults, fails=step.startswith("cancel ") and faults is None)
     )

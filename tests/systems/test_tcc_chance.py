@@ -1,4 +1,5 @@
-"""Try/Confirm/Cancel by chance: initiators and participants are killed and paused at any call, tries arrive late, answers are lost.
+"""Try/Confirm/Cancel by chance: initiators and participants are killed and paused at any call, tries arrive late, answers are lost, and the
+broker is killed.
 
 Each run is one order. At the end its row is there and all holds are confirmed, or neither is.
 """
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from halfmq.errors import ConnectError
 from halfmq.testing.history import MemoryRecorder, Report, check_events
 from halfmq.testing.history.events import BranchWritten, Local, Settled
 from halfmq.testing.history.report import AT_BRANCH_VERDICT
 from tests.support.amount import amount, seed_of_commit
+from tests.support.broker_kills import killed_now_and_then
 from tests.support.faults import Faults, Killed
 from tests.support.served import Served
 from tests.support.waiting import until
@@ -82,6 +85,9 @@ class Run:
                 self.ways[over_messages, raised is None] += 1
                 way = "messages" if over_messages else f"late {late_s:g}"
                 self.orders[gid] = shop, [*faults.story, way, repr(raised)]
+            if isinstance(raised, ConnectError):
+                # Blocks fail at once while the broker is away: the orders would be over before it is back.
+                await until(lambda: shop.client is None or shop.client.is_ready, "a broker")
 
     async def settle(self) -> None:
         """Let everything work again, and wait until no hold is open and every cancel was delivered."""
@@ -164,18 +170,22 @@ async def test_all_or_none_of_an_order_is_there(
         one.draw = draws(rng, CHANCE_AT_COMMITS, one.faults.story)
     running = [asyncio.ensure_future(one.run()) for one in participants]
     try:
-        await asyncio.gather(*(run.orders_of(shop) for shop in shops))
+        kills = served.kills
+        async with killed_now_and_then(served, random.Random(f"kills {seed}")):
+            await asyncio.gather(*(run.orders_of(shop) for shop in shops))
         deaths = [one.deaths for one in participants]
         await run.settle()
         ordered = [gid for shop in shops for gid in await shop.gids()]
         report = await run.history()
-        assert report.clean, [one.text() for one in report.violations]
-        assert report.looked[AT_BRANCH_VERDICT].looked > RUNS // 3
         print(
             f"{seed}: {len(run.orders)} orders, {len(ordered)} committed, ends {dict(run.ends)}, participants killed {deaths},"
-            f" over messages (ended well or not) {run.ways[True, True]} and {run.ways[True, False]}"
+            f" over messages (ended well or not) {run.ways[True, True]} and {run.ways[True, False]},"
+            f" {served.kills - kills} kills of the broker"
         )
+        assert report.clean, [one.text() for one in report.violations]
+        assert report.looked[AT_BRANCH_VERDICT].looked > RUNS // 10
         assert len(run.orders) > RUNS // 2
-        assert RUNS < 50 or (0.2 < len(ordered) / RUNS < 0.9 and run.ways[True, True] > RUNS // 20)
+        # How many of them had time enough says something of the machine.
+        assert RUNS < 50 or (0 < len(ordered) / RUNS < 0.9 and run.ways[True, True])
     finally:
         await closed(shops, participants, running)

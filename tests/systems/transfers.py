@@ -28,7 +28,7 @@ from halfmq.errors import (
     TransactionUnknown,
 )
 from halfmq.testing.history import MemoryRecorder
-from halfmq.testing.history.events import Answered, EndAsked, EpochTaken, HalfSent
+from halfmq.testing.history.events import Answered, EndAsked, EpochTaken, HalfSent, OutcomeReported
 from tests.support.faults import Faults
 
 _T = TypeVar("_T")
@@ -268,7 +268,13 @@ class Teller:
         self._journal.pop(tx_id, None)
 
     async def _report(self, tx_id: str, outcome: Outcome, source: str) -> None:
+        op, said = f"{self.name}-{len(self.history.events)}", VERDICT_OF[outcome]
+        self.history.record(
+            OutcomeReported, op=op, group=self.mq.group, tx=tx_id, outcome=said, source=f"bank {source}"
+        )
         assert not await self.mq.report_outcome(tx_id, outcome, source=f"bank {source}"), "it contradicts the verdict"
+        verdict = VERDICT_OF[Outcome.ROLLBACK if outcome is Outcome.COMMIT else Outcome.COMMIT]
+        self.history.record(Answered, op=op, outcome="ok", verdict=verdict)
         self.findings.append((tx_id, outcome.name, source))
 
     # --- its calls -------------------------------------------------------------------------------------------------

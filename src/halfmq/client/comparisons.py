@@ -91,8 +91,11 @@ class Comparer:
         transaction.marker, transaction.prepared_at_ms, transaction.checks = row.marker, row.prepared_at_ms or None, 1
         outcome = await self._listener.outcome_of(transaction)
         if outcome is not Outcome.UNKNOWN:
-            fields = report_fields(self._group, row.tx_id, outcome, row.name[:64])
-            await connection.request(HMQ_COMPARED, {**fields, EXT_IS_MARKER: "true"}, timeout_s=_TIMEOUT_S)
+            await self._report(connection, row.tx_id, outcome, row.name[:64])
+
+    async def _report(self, connection: Connection, tx_id: str, outcome: Outcome, source: str) -> Answer:
+        fields = report_fields(self._group, tx_id, outcome, source)
+        return await connection.request(HMQ_COMPARED, {**fields, EXT_IS_MARKER: "true"}, timeout_s=_TIMEOUT_S)
 
 
 def report_fields(group: str, tx_id: str, outcome: Outcome, source: str) -> dict[str, str]:
