@@ -359,7 +359,8 @@ def build(config: Config, service: str) -> App:
 
 
 async def serve(config: Config, service: str) -> None:
-    halfmq.client.app.pause_s = lambda failures: 0.02 * failures  # type: ignore[assignment] - a failed message comes again
+    halfmq.client.app.pause_s = lambda failures: min(0.02 * failures, 0.5)  # type: ignore[assignment] - a failed message comes again
+    halfmq.client.app.DEAD_CALLS = 1_000  # type: ignore[misc] - with such pauses a broker that is away would cost them all
     async with build(config, service).run(wait=False, relay=True):
         await asyncio.Event().wait()
 
