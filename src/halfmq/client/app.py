@@ -40,12 +40,12 @@ from halfmq.client.shapes import TRANSACTION, check_handler, check_shape
 from halfmq.client.tcc import AsyncTcc
 from halfmq.client.transaction_block import AsyncTransaction
 from halfmq.client.user_code import RunBlocking, Threads, call, is_async, is_our_cancellation
-from halfmq.errors import UnsupportedCombination, UsageError
+from halfmq.errors import HalfmqError, UnsupportedCombination, UsageError
 
 #: Messages that one consumer handles at once.
 CONCURRENCY: Final = 16
-#: Calls of ``on_dead`` before its message is a dead letter. The pauses between them are those of ``pause_s``, together half a minute: a
-#: database that restarts, or a connection that is lost, leaves no message uncompensated.
+#: Calls of ``on_dead`` that count before its message is a dead letter. The pauses between them are those of ``pause_s``, together half a minute:
+#: a database that restarts, or a connection that is lost, leaves no message uncompensated. What a broker could do later does not count.
 DEAD_CALLS: Final = 6
 #: How long ``run`` waits for running handlers at shutdown, seconds, before their messages go to other members.
 SHUTDOWN_S: Final = 30.0
@@ -133,8 +133,8 @@ class _Handlers(NamedTuple):
 
     handle: Handler | Participant
     dead: Handler | None
-    #: Failures of ``dead`` by identity of the message, which waits to be taken again.
-    dead_failures: dict[int, int]
+    #: (calls of ``dead``, those that count) by identity of the message, which waits to be taken again.
+    dead_failures: dict[int, tuple[int, int]]
 
 
 class RelaySpec(NamedTuple):
@@ -302,7 +302,8 @@ class App:
 
         ``on_dead``: called instead of the dead-letter queue, with the same arguments and in a transaction of its own, when the handler has
         failed ``retries`` times and once more: to send a compensating message. If it raises, it is called again after 1 s, 2 s and so on; after
-        ``DEAD_CALLS`` calls the message goes to the dead-letter queue.
+        ``DEAD_CALLS`` calls the message goes to the dead-letter queue. Calls that fail because a broker is away or too busy (``error.retriable``)
+        do not count.
 
         ``barrier``: the handler is a participant of Try/Confirm/Cancel, and its messages are those of ``t.call``: it has the shape of one with an
         inbox, is called once for each confirm or cancel of a branch, and for a cancel only if the transaction was rolled back;
@@ -574,17 +575,20 @@ async def _given_up(consumer: Consumer, handlers: _Handlers, message: Message) -
     message that waits at the end of the app is delivered again to another member.
     """
     if handlers.dead is not None:
-        failures = handlers.dead_failures.pop(id(message), 0)
+        calls, failures = handlers.dead_failures.pop(id(message), (0, 0))
         try:
             await handlers.dead(message)
         except (Exception, asyncio.CancelledError) as error:
             if is_our_cancellation(error):
                 raise
-            failures += 1
-            log.exception("on_dead failed for %r, %d of %d times", message, failures, DEAD_CALLS)
+            if isinstance(error, HalfmqError) and error.retriable:
+                log.warning("on_dead is called again for %r: %s", message, error)
+            else:
+                failures += 1
+                log.exception("on_dead failed for %r, %d of %d times", message, failures, DEAD_CALLS)
             if failures < DEAD_CALLS:
-                handlers.dead_failures[id(message)] = failures
-                consumer.again(message, pause_s(failures))
+                handlers.dead_failures[id(message)] = (calls + 1, failures)
+                consumer.again(message, pause_s(calls + 1))
                 return
         else:
             log.warning("on_dead has handled %r", message)

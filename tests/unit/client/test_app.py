@@ -476,6 +476,29 @@ async def test_on_dead_that_fails_is_called_again(key: str) -> None:
 
 
 @in_virtual_time
+async def test_a_broker_that_is_away_for_long_makes_no_dead_letter_of_what_on_dead_would_handle() -> None:
+    broker = with_keys("-0")
+    app = app_of(broker.network())
+    calls: list[float] = []
+
+    async def on_dead(_message: Message) -> None:
+        calls.append(asyncio.get_running_loop().time())
+        if len(calls) < 2 * DEAD_CALLS:
+            raise ConnectError("the broker is away")
+
+    @app.consumer("t", group="g", retries=0, on_dead=on_dead)
+    async def handle(_message: Message) -> None:
+        raise RuntimeError("never")
+
+    async with app.run():
+        await asyncio.sleep(3600)
+    assert len(calls) == 2 * DEAD_CALLS
+    assert calls[-1] - calls[0] > 1000
+    assert not broker.requests(36)
+    assert broker.offsets["g", "t", 0] == 1
+
+
+@in_virtual_time
 async def test_on_dead_that_is_to_be_called_again_does_not_hold_up_the_end() -> None:
     broker = with_keys("-9")
     app = app_of(broker.network())
