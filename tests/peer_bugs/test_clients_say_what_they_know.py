@@ -159,7 +159,7 @@ async def test_check_function_that_raises_or_returns_nothing_is_reported_and_ask
     Here: either is written to the log with what went wrong, is UNKNOWN for the broker, and never a verdict; the check comes
     again until there is an answer.
     """
-    answers: list[Outcome | None | RuntimeError] = [RuntimeError("the database is away"), None, Outcome.COMMIT]
+    answers: list[Outcome | RuntimeError | None] = [RuntimeError("the database is away"), None, Outcome.COMMIT]
     reports: list[str] = []
 
     class Reports(logging.Handler):
