@@ -75,6 +75,8 @@ class History(MemoryRecorder):
     def __init__(self) -> None:
         super().__init__("test", policy_groups=(BY_POLICY,))
         self._ops = map(str, itertools.count())
+        #: The broker also has those of other databases.
+        self.transactions: set[str] = set()
 
     def asked(self, kind: type[Any], group: str, tx_id: str, **fields: Any) -> str:
         """Returns the operation."""
@@ -159,6 +161,7 @@ class Chance:
                 mq.transaction(session, markers=self.services.markers, checked_elsewhere=True) as tx,
             ):
                 self.transactions[order] = tx.id
+                self.history.transactions.add(tx.id)
                 op = self.history.asked(HalfSent, self.group, tx.id, message=f"of {tx.id}", topic="orders")
                 AT_DATABASE.set(faults)
                 await session.execute(insert(self.services.orders).values(id=order))
@@ -246,6 +249,7 @@ class Chance:
         findings = tuple(
             Damage(group=group, tx=tx_id, verdict=verdict, local=local, decided_by=by)
             for group, tx_id, verdict, local, by in rows
+            if tx_id in self.history.transactions
         )
         self.history.record(DamageListed, findings=findings, since_us=since_us)
         return {one["tx_id"]: (one["verdict"], one["local"], one["decided_by"], one["by"]) for one in damaged}
