@@ -52,6 +52,8 @@ TOPICS: Final = ("placed", "reserved", "paid", "failed")
 LEASE_S: Final = 0.3
 #: Of a client: an answer that is lost costs no more.
 TIMEOUT_S: Final = 2.0
+#: Of a handler and of ``on_dead``: with pauses as short as here a broker that is away would use up the usual number.
+ATTEMPTS_MAX: Final = 1_000
 
 
 class Order(NamedTuple):
@@ -300,7 +302,7 @@ def build(config: Config, service: str) -> App:
     placed, reserved, paid, failed = map(config.topic, TOPICS)
     options: dict[str, Any] = {
         "group": f"{config.name}-{service}", "inbox": database.inbox, "markers": database.markers,
-        "outbox": database.outbox, "concurrency": config.concurrency,
+        "outbox": database.outbox, "concurrency": config.concurrency, "retries": ATTEMPTS_MAX,
     }  # fmt: skip
     if database.outbox is not None:
         app.relay(database.outbox, poll=0.05, lease=LEASE_S)
@@ -335,7 +337,7 @@ def build(config: Config, service: str) -> App:
             wrote(session, insert(parts).values(id=order.id, state="refused"))
             sends(lambda: message.compensate(failed, order))
 
-        @app.consumer(reserved, retries=0, on_dead=refused, **options)
+        @app.consumer(reserved, **{**options, "retries": 0, "on_dead": refused})
         def pay(message: Message, session: Session, tx: Any) -> None:
             order = Order(*message.json())
             steps.called(order.id)
@@ -360,7 +362,7 @@ def build(config: Config, service: str) -> App:
 
 async def serve(config: Config, service: str) -> None:
     halfmq.client.app.pause_s = lambda failures: min(0.02 * failures, 0.5)  # type: ignore[assignment] - a failed message comes again
-    halfmq.client.app.DEAD_CALLS = 1_000  # type: ignore[misc] - with such pauses a broker that is away would cost them all
+    halfmq.client.app.DEAD_CALLS = ATTEMPTS_MAX  # type: ignore[misc]
     async with build(config, service).run(wait=False, relay=True):
         await asyncio.Event().wait()
 
