@@ -112,9 +112,9 @@ class Example:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 
-    def run(self) -> str:
+    def run(self, *options: str) -> str:
         """What it prints."""
-        process = self.start()
+        process = self.start(*options)
         try:
             said, _ = process.communicate(timeout=RUN_MAX_S)
         finally:
@@ -238,6 +238,46 @@ def test_a_coordinator_that_another_one_overtook_leaves_no_branch_prepared(
     assert "CoordinatorSuperseded" in said
     assert example.prepared() == []
     assert example.run().endswith(" agree\n")
+
+
+_ANOTHER_ONE_IS_FASTER = """
+import os, runpy, sys
+from sqlalchemy import Connection, create_engine, text
+from halfmq.client.sync import BlockingConsumer
+
+engine = create_engine(os.environ["DATABASE_URL"])
+commit, get = Connection.commit_prepared, BlockingConsumer.get
+
+def commit_what_is_ended(connection, name, recover):
+    Connection.commit_prepared = commit
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
+        other.commit_prepared(name, recover=recover)
+    print("a branch is gone")
+    connection.commit_prepared(name, recover=recover)
+
+def get_what_is_consumed(consumer, timeout):
+    BlockingConsumer.get = get
+    for _ in range(5):
+        consumer.get(timeout=30).ack()
+    with engine.begin() as other:
+        other.execute(text("INSERT INTO notices SELECT id FROM credits"))
+    print("the notices are there")
+    return consumer.get(timeout)
+
+Connection.commit_prepared, BlockingConsumer.get = commit_what_is_ended, get_what_is_consumed
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("name", "driver"), [one for one in _ON_EACH_DATABASE if one.values[0] == "coordinator"])
+def test_a_coordinator_does_not_mind_what_another_one_has_done_in_between(example: Example) -> None:
+    """It ends a branch between this one's look and its command, and consumes the message that this one waits for."""
+    began = time.monotonic()
+    said = example.run("-c", _ANOTHER_ONE_IS_FASTER)
+    assert time.monotonic() - began < RUN_MAX_S / 4, "it does not wait for a message that another one has handled"
+    assert said == "a branch is gone\nthe notices are there\nbanks and notices agree\n"
+    found = example.found()
+    assert (len(found.orders), found.invoices, example.prepared()) == (5, found.orders, [])
 
 
 def test_each_program_is_one_that_is_run_and_listed_and_is_short() -> None:
