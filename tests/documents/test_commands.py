@@ -57,7 +57,7 @@ RUNS: Final[dict[str, Run]] = {
         "no damage of transaction T-1", {"TX_ID...": "T-1", "NAME": "ada", "TEXT": "seen"}, status=3
     ),
     "halfmq tx forget --group GROUP --all --operator NAME --reason TEXT": Run(
-        "0 forgotten", {"GROUP": "orders", "NAME": "ada", "TEXT": "seen"}
+        "group orders has no findings", {"GROUP": "orders", "NAME": "ada", "TEXT": "seen"}
     ),
     "halfmq query list": Run("0 queries"),
     # tests/documents/test_exit_status.py and tests/unit/cli/test_query.py forget some.

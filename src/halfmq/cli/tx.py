@@ -334,18 +334,24 @@ def forget(
     """Let the broker forget findings of `halfmq tx damaged`, because they are repaired, or were seen. The verdicts stay.
 
     Several at once: TX_ID TX_ID..., or --group GROUP --all. Those that are not known, or not to be forgotten yet, are named, and the others forgotten.
+    A later report of the same contradiction is a finding again.
     """
     ids = list(dict.fromkeys(tx_ids or ()))
     if bool(ids) == every or (every and not group):
         _fail("name transactions: TX_ID..., or --group GROUP --all", USAGE)
-    known = [row for row in _all_damaged(url, timeout)[0] if group in ("", row.group)]
+    listed, waiting = _all_damaged(url, timeout)
+    known = [row for row in listed if group in ("", row.group)]
+    if every and not known:
+        others = f"{len(listed)} of others, and {waiting} verdicts still to be compared"
+        output.note(f"group {group} has no findings; `halfmq tx damaged` lists {others}")
+        return
     rows = known if every else [row for row in known if row.tx_id in ids]
     unknown = set(ids).difference(row.tx_id for row in rows)
     if len(rows) > len(ids) - len(unknown) and not every:
         _fail("several groups have findings of one of these ids: name one with --group", USAGE)
     for tx_id in ids:
         if tx_id in unknown:
-            output.note(f"no damage of transaction {tx_id} is known")
+            output.note(f"no damage of transaction {tx_id} is known", *_story(url, tx_id, group, timeout)[2])
     if rows and not yes:
         if every:
             _require_typed(group, f"Type the group name to forget its {len(rows)} findings")

@@ -294,6 +294,8 @@ class Compare(NamedTuple):
     source: str
     is_marker: bool
     settled: SettledRow | None = None
+    #: The operator who gave the verdict, if he is known; for a finding of a transaction that is not expected.
+    operator: str = ""
 
 
 class ForgetDamage(NamedTuple):

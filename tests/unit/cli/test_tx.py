@@ -271,6 +271,44 @@ async def test_a_finding_is_listed_explained_and_forgotten_by_name(tmp_path: Pat
         assert "DAMAGE" not in (await run(running, "show", ONE)).stdout
 
 
+@pytest.mark.parametrize("passed_ms", [0, 121_000], ids=["in memory", "transaction table"])
+async def test_a_forgotten_finding_that_is_reported_again_names_its_operator(tmp_path: Path, passed_ms: int) -> None:
+    clock = ShiftedClock()
+    async with serving(tmp_path, clock=clock) as running:
+        client = await running.client()
+        await client.half(
+            "orders", b"one", unique=ONE, HMQ_TX_ID=ONE, HMQ_TX_INDEX="0", HMQ_TX_COUNT="1", HMQ_TX_MARKER="77.5"
+        )
+        assert (await run(running, "commit", ONE, "--operator", "bob", "--reason", "late", "--yes")).exit_code == 0
+        named = ("--operator", "ada", "--reason", "repaired", "--yes")
+        waits = await run(running, "forget", ONE, *named)
+        assert (waits.exit_code, "It will be compared with the marker table" in waits.output) == (3, True)
+
+        async def found(*, is_marker: str) -> tuple[str, str]:
+            report = {"group": "P", "txId": ONE, "outcome": "ROLLBACK", "source": "bank A", "isMarker": is_marker}
+            assert (await client.ask(29_023, report)).code == 0
+            (row,) = json.loads((await run(running, "damaged", "--json")).stdout)["transactions"]
+            return row["decided_by"], row["by"]
+
+        assert await found(is_marker="true") == ("operator", "bob")
+        assert (await run(running, "forget", ONE, *named)).exit_code == 0
+        clock.passed_ms += passed_ms
+        assert await found(is_marker="false") == ("operator", "bob")
+
+
+async def test_a_group_without_findings_is_named_with_what_others_have(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        half = await client.half("orders", b"one", unique=ONE)
+        await client.end(half, ONE, 12)
+        await client.ask(29_023, {"group": "P", "txId": ONE, "outcome": "COMMIT", "source": "bank A"})
+        done = await run(
+            running, "forget", "--group", "TYPO", "--all", "--operator", "ada", "--reason", "seen", "--yes"
+        )
+        assert done.exit_code == 0, "as `commit --all` of a group without undecided transactions"
+        assert "group TYPO has no findings; `halfmq tx damaged` lists 1 of others, and 0 verdicts" in done.output
+
+
 async def test_several_findings_are_forgotten_at_once_and_each_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

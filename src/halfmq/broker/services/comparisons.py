@@ -105,7 +105,7 @@ class Comparisons:
             answer(reply)
 
         def compare(group: str) -> None:
-            self._transactions.decide(Compare(group, tx_id, committed, source, is_marker), made)
+            self._transactions.compare(Compare(group, tx_id, committed, source, is_marker), made)
 
         self._transactions.with_group(tx_id, group, answer, compare)
 

@@ -186,13 +186,18 @@ class Transactions:
             sentences = story(view, look.group, tx_id, now_ms, row=look.row, acted=acted)
             return Story(look.group, standing_state(look.row.committed).value, sentences)
         looked = f"{look.text[0].upper()}{look.text[1:]}." if isinstance(look, Missed) else ""
-        producers = view.producer_groups.get(group)
+        notes = self._notes(group, tx_id)
+        sentences = story(
+            view, group, tx_id, now_ms, looked=looked, acted=self._recently_acted(group, tx_id), notes=notes
+        )
+        return Story(group, stands, sentences, check_is_open(view, group, tx_id, now_ms))
+
+    def _recently_acted(self, group: str, tx_id: str) -> OperatorActed | None:
+        """The operator of a recent verdict."""
+        producers = self._sequencer.view.producer_groups.get(group)
         verdict = producers.settled.get(tx_id) if producers is not None else None
         by_hand = verdict is not None and verdict.decided_by == DecidedBy.OPERATOR
-        by = self._acted(verdict.position) if verdict is not None and by_hand else None
-        notes = self._notes(group, tx_id)
-        sentences = story(view, group, tx_id, now_ms, looked=looked, acted=by, notes=notes)
-        return Story(group, stands, sentences, check_is_open(view, group, tx_id, now_ms))
+        return self._acted(verdict.position) if verdict is not None and by_hand else None
 
     def _acted(self, position: int) -> OperatorActed | None:
         try:
@@ -320,6 +325,11 @@ class Transactions:
 
     # --- helpers, also of ``comparisons``
 
+    def compare(self, command: Compare, then: Callable[[str, Reply | Failed], None]) -> None:
+        """As ``decide``, with the name of the operator who gave the verdict."""
+        acted = self._recently_acted(command.group, command.tx_id)
+        self.decide(command._replace(operator=acted.name if acted is not None else ""), then)
+
     def decide(
         self, command: ResolveTransaction | CheckNow | Compare, then: Callable[[str, Reply | Failed], None]
     ) -> None:
@@ -338,6 +348,8 @@ class Transactions:
         def looked(refused: Refused, look: Look) -> None:
             if isinstance(look, Found):
                 again = command._replace(group=look.group, settled=look.row)
+                if isinstance(again, Compare) and (acted := self._acted(look.row.verdict_position)) is not None:
+                    again = again._replace(operator=acted.name)
                 self._sequencer.submit(again, lambda _, reply: then(look.group, reply))
                 return
             why = Why.NOT_NOW if isinstance(look, NotSearched) else Why.NOT_FOUND

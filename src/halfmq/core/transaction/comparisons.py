@@ -28,7 +28,7 @@ from halfmq.core.state import Comparison, State, Undecided, Verdict, next_offset
 from halfmq.core.transaction.states import TransactionState
 from halfmq.core.view import View
 from halfmq.model.ids import hash64
-from halfmq.model.records import Committed, Compared, ComparisonResult, Decided, OperatorAction, RolledBack
+from halfmq.model.records import Committed, Compared, ComparisonResult, Decided, DecidedBy, OperatorAction, RolledBack
 
 _TEXT_CHARS_MAX: Final = limits.GROUP_CHARS_MAX + limits.TRANSACTION_ID_CHARS_MAX
 #: More than a record takes with the longest names.
@@ -112,7 +112,7 @@ def _compare_other(state: State, command: Compare, offset: int, now_ms: int) -> 
     if found is None or (isinstance(found, SettledRow) and not _is_of(state, found, group_name, tx_id)):
         text = f"transaction {tx_id!r} of group {group_name!r} is not among the recent verdicts"
         return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
-    known = _comparison_of(group_name, tx_id, found)
+    known = _comparison_of(group_name, tx_id, found, command.operator)
     agrees = known.committed == command.committed
     # A reader of markers was asked before somebody else compared it: what it says now is not news.
     if agrees or command.is_marker:
@@ -137,9 +137,10 @@ def _is_of(state: State, row: SettledRow, group: str, tx_id: str) -> bool:
     )
 
 
-def _comparison_of(group: str, tx_id: str, found: Verdict | SettledRow) -> Comparison:
+def _comparison_of(group: str, tx_id: str, found: Verdict | SettledRow, operator: str) -> Comparison:
     position = found.position if isinstance(found, Verdict) else found.verdict_position
-    return Comparison(group, tx_id, found.committed, found.decided_by, "", -1, 0, found.settled_at_ms, position)
+    by = operator[: limits.OPERATOR_CHARS_MAX] if found.decided_by == DecidedBy.OPERATOR else ""
+    return Comparison(group, tx_id, found.committed, found.decided_by, by, -1, 0, found.settled_at_ms, position)
 
 
 def compare_bound(state: State, command: Compare) -> int:
