@@ -150,7 +150,9 @@ BLOCKS: Final[dict[str, Rows]] = {
     "docs/tcc.md": (
         ("with mq.tcc(session", _TCC),
         ("def reserve(", _TCC),
+        ('@api.post("/try")', By(f"{_PROGRAMS}::test_a_try_over_http")),
         ('    reply = t.call("stock-try"', Not("as the program before it; tests/systems/test_tcc.py runs tries over messages")),
+        ("from halfmq import Branch, Client", By(f"{_PROGRAMS}::test_cancels_of_a_lost_broker_are_taken_out")),
     ),
     "docs/transactions.md": (
         ("stateDiagram-v2", By("tests/unit/core/transaction/test_transactions_page.py::test_the_page_is_what_the_code_says")),

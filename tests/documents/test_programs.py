@@ -9,11 +9,12 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from sqlalchemy import create_engine, text
 
-from halfmq import Client
+from halfmq import Branch, Client
 from tests.documents.blocks import blocks_of, in_test
 from tests.documents.pages import ROOT, commands, output, same
 from tests.documents.shell import shell
@@ -159,6 +160,61 @@ def test_the_page_of_requests_is_one_program(tmp_path: Path, broker: Served) -> 
     (block,) = blocks_of(f"{_HERE}::test_the_page_of_requests_is_one_program")
     program = in_test(block.text, f"127.0.0.1:{broker.name_port}", tmp_path)
     assert printed(program, tmp_path) == "{'article': 7, 'price': 20}\n"
+
+
+@pytest.mark.slow
+def test_cancels_of_a_lost_broker_are_taken_out(tmp_path: Path, broker: Served) -> None:
+    """One waits in the retry queue, as those that a participant puts off. Another one is of a broker that lives, and is kept."""
+    (block,) = blocks_of(f"{_HERE}::test_cancels_of_a_lost_broker_are_taken_out")
+    with Client(broker.url, group="shop") as mq, mq.consumer("stock-cancel", group="stock") as messages:
+        for gid, name in (("G1", "broker-a"), ("G2", "broker-b")):
+            mq.send("stock-cancel", b"7", properties=Branch(gid, "shop", "1", "cancel", name, 0).properties())
+        for _ in range(2):
+            message = messages.get(timeout=30)
+            assert message is not None
+            message.retry(delay=1)
+    program = in_test(block.text, f"127.0.0.1:{broker.name_port}", tmp_path)
+    assert "timeout=90" in program
+    assert printed(program.replace("timeout=90", "timeout=3"), tmp_path) == "ended by hand: G1 1\n"
+    again = printed(program.replace("timeout=90", "timeout=1"), tmp_path)
+    assert again == "", "it was taken out"
+
+
+#: What the page has before: the barrier's block of the participant, and addresses.
+_TRY: Final = """
+import json, threading, urllib.error, urllib.request, uvicorn
+from fastapi import Body, FastAPI, HTTPException, Request
+from halfmq import Branch, BranchRefused
+
+api, reserved = FastAPI(), []
+
+def reserve(branch, body):
+    if body["article"] == 9:
+        raise BranchRefused("there are no nine")
+    reserved.append((branch.gid, branch.op, body["article"]))
+"""
+_TRIED: Final = """
+server = uvicorn.Server(uvicorn.Config(api, port=%d, log_level="error"))
+serving = threading.Thread(target=server.run)
+serving.start()
+while not server.started:
+    pass
+stock = "http://127.0.0.1:%d"
+try_(Branch("G1", "shop", "1", "try", "b", 0), {"article": 7})
+try:
+    try_(Branch("G2", "shop", "1", "try", "b", 0), {"article": 9})
+except urllib.error.HTTPError as error:
+    print(reserved, error.code)
+server.should_exit = True
+serving.join()
+"""
+
+
+@pytest.mark.slow
+def test_a_try_over_http(tmp_path: Path) -> None:
+    (block,) = blocks_of(f"{_HERE}::test_a_try_over_http")
+    port = free_port()
+    assert printed(f"{_TRY}\n{block.text}\n{_TRIED % (port, port)}", tmp_path) == "[('G1', 'try', 7)] 409\n"
 
 
 #: What the service of docs/database.md takes for granted.

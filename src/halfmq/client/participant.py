@@ -106,8 +106,8 @@ class Participant:
                 raise
             if _times_later(message) >= LATER_LONG and self._warned.is_due(branch.broker):
                 log.warning(
-                    "%r waits for long: broker %s, which has its transaction, cannot be asked (%s). Start it again, or register it at the name "
-                    "server; if it is gone for good, its data is: cancel or confirm the branches by hand, as the initiator's database says",
+                    "%r waits for long: broker %s, which has its transaction, cannot be asked (%s). Start it again on its data; if its data is gone "
+                    "for good, cancel or confirm the branches by hand, as the initiator's database says, and end the waiting as docs/tcc.md says",
                     message, branch.broker, error,
                 )  # fmt: skip
             else:

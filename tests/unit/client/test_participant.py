@@ -94,7 +94,7 @@ def test_a_broker_that_is_gone_for_long_is_a_warning_once_an_hour(caplog: pytest
 
     assert [warned(times) for times in (0, 1, LATER_LONG - 1)] == [[], [], []]
     (line,) = warned(LATER_LONG)
-    for said in ("broker-gone", "no route", "register it at the name server", "by hand"):
+    for said in ("broker-gone", "no route", "Start it again on its data", "by hand", "docs/tcc.md"):
         assert said in line
     assert warned(LATER_LONG + 1) == []
     world.now_ms = 3_599_999
