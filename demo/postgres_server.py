@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 START_SECONDS = 60.0
@@ -20,7 +21,7 @@ _UNPRIVILEGED = ("postgres", "nobody")
 
 
 class PostgresMissing(Exception):
-    """No server programs on this machine; the text says how to get them."""
+    """No server programs on this machine, or no driver; the text says how to get them."""
 
 
 def find_programs() -> Path:
@@ -58,9 +59,11 @@ class PostgresServer:
         """Make the cluster if there is none, start the server, return when it answers.
 
         Raises:
-            PostgresMissing: no programs.
+            PostgresMissing: no programs, or no driver.
             RuntimeError: it did not start; the text holds its log.
         """
+        if find_spec("psycopg") is None:
+            raise PostgresMissing("no driver of PostgreSQL here: pip install 'psycopg[binary]'")
         self.directory.mkdir(parents=True, exist_ok=True)
         as_user = self._unprivileged_user()
         self._programs = self._reachable_programs(find_programs(), as_user)
@@ -184,6 +187,8 @@ def main() -> None:
         url = server.url()
         print(f"export DATABASE_URL='{url}' BANK_URL='{url}' BILLING_DATABASE_URL='{url}'", flush=True)
         signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    except PostgresMissing as missing:
+        raise SystemExit(str(missing)) from None
     finally:
         server.stop()
 
