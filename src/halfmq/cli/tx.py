@@ -342,7 +342,7 @@ def forget(
     listed, waiting = _all_damaged(url, timeout)
     known = [row for row in listed if group in ("", row.group)]
     if every and not known:
-        others = f"{len(listed)} of others, and {waiting} verdicts still to be compared"
+        others = f"{len(listed)} of others, and counts {waiting} verdicts that are still to be compared"
         output.note(f"group {group} has no findings; `halfmq tx damaged` lists {others}")
         return
     rows = known if every else [row for row in known if row.tx_id in ids]

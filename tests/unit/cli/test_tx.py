@@ -306,7 +306,7 @@ async def test_a_group_without_findings_is_named_with_what_others_have(tmp_path:
             running, "forget", "--group", "TYPO", "--all", "--operator", "ada", "--reason", "seen", "--yes"
         )
         assert done.exit_code == 0, "as `commit --all` of a group without undecided transactions"
-        assert "group TYPO has no findings; `halfmq tx damaged` lists 1 of others, and 0 verdicts" in done.output
+        assert "group TYPO has no findings; `halfmq tx damaged` lists 1 of others, and counts 0 verdicts" in done.output
 
 
 async def test_several_findings_are_forgotten_at_once_and_each_is_named(
