@@ -869,11 +869,15 @@ class Tiled(NamedTuple):
 
 
 def tiled(tile: History, count: int, directory: Path) -> Tiled:
-    """Much cheaper than generating a history of that length, with the same result as if the model had continued."""
+    """Much cheaper than generating a history of that length, with the same result as if the model had continued.
+
+    Between tiles an operator lets the broker forget what was found: the lists of a tile name its own findings only.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     us = tile.end_us - tile.events[0].t_us + 1_000
     offset = max(mark.offset for mark in tile.marks) + 100 * ROOM
     ends = {(one.topic, one.queue): one.end for one in tile.events if isinstance(one, QueueRead)}
+    forgets = _forgets(tile)
     encode = msgspec.json.Encoder().encode_lines
     events = 0
     paths = {by: directory / f"{by}.jsonl" for by in tile.files()}
@@ -882,6 +886,7 @@ def tiled(tile: History, count: int, directory: Path) -> Tiled:
         for number in range(count):
             last = number == count - 1
             for by, own in tile.files().items():
+                own += [] if last else [event for event in forgets if event.by == by]
                 shifted = [
                     one for event in own if (one := _shifted(event, number, us, offset, ends, last=last)) is not None
                 ]
@@ -891,6 +896,19 @@ def tiled(tile: History, count: int, directory: Path) -> Tiled:
         for file in files.values():
             file.close()
     return Tiled(list(paths.values()), events, tile, count, us, offset)
+
+
+def _forgets(tile: History) -> list[AnyEvent]:
+    """Requests to forget each finding of the last list, after everything else, and the responses."""
+    *_, last = [DamageListed(t_us=0, by=""), *(one for one in tile.events if isinstance(one, DamageListed))]
+    events: list[AnyEvent] = []
+    for finding in last.findings:
+        op = f"forgets {finding.tx}"
+        events += (
+            DamageForgotten(t_us=tile.end_us + 1, by=last.by, op=op, group=finding.group, tx=finding.tx),
+            Answered(t_us=tile.end_us + 2, by=last.by, op=op, outcome="ok"),
+        )
+    return events
 
 
 def _shifted(
