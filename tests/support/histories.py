@@ -154,7 +154,9 @@ class _Message:
 
 
 class _Transaction:
-    __slots__ = ("checks", "decided_by", "group", "known", "messages", "plan", "position", "truth", "tx", "verdict")
+    __slots__ = (
+        "checks", "decided_by", "group", "known", "messages", "plan", "position", "tried", "truth", "tx", "verdict",
+    )  # fmt: skip
 
     def __init__(self, group: str, tx: str, messages: list[_Message], truth: Verdict) -> None:
         self.group, self.tx, self.messages, self.truth = group, tx, messages, truth
@@ -164,6 +166,8 @@ class _Transaction:
         self.checks = 0
         #: Whether the sender knows how the local transaction ended.
         self.known = False
+        #: Of each branch, whether it was tried; none: it is no global transaction.
+        self.tried: list[bool] = []
         self.plan = "end"
 
 
@@ -335,6 +339,7 @@ class World:
             if by in ("operator", "policy") and self.has_marker(transaction):
                 self.to_compare.append(transaction)
             del self.undecided[transaction.tx]
+            self.end_branches(transaction)
             if verdict == COMMITTED:
                 self.commit(transaction, halves)
             else:
@@ -539,7 +544,8 @@ class World:
         self.ask(
             "markers",
             lambda op: OutcomeReported(
-                t_us=self.now, by="markers", op=op, group=transaction.group, tx=transaction.tx, outcome=transaction.truth
+                t_us=self.now, by="markers", op=op, group=transaction.group, tx=transaction.tx, outcome=transaction.truth,
+                marker=True,
             ),
             do, lambda outcome, answer: None,
         )  # fmt: skip
@@ -574,26 +580,38 @@ class World:
             return {}
         return {"handled": f"handled by {transaction.tx}", "consumer": begun_by.choice(("stock", "bank"))}
 
-    def write_branches(self, transaction: _Transaction) -> None:
-        """What participants of Try/Confirm/Cancel did because of it, if it is a global transaction."""
-        rng = random.Random(f"branches of {transaction.group} {transaction.tx}")
-        if rng.random() > 0.1:
-            return
-        for branch in range(rng.choice((1, 2, 3))):
-            calls = (
-                ("try", "confirm") if transaction.truth == COMMITTED else rng.choice((("try", "cancel"), ("empty",)))
+    def write_branch(self, transaction: _Transaction, branch: int, call: str) -> None:
+        """What a participant of Try/Confirm/Cancel did."""
+        self.events.append(
+            BranchWritten(
+                t_us=self.now, by="stock", group=transaction.group, tx=transaction.tx, branch=str(branch),
+                call=call,  # type: ignore[arg-type]
             )
-            for call in calls:
-                self.events.append(
-                    BranchWritten(
-                        t_us=self.now, by="stock", group=transaction.group, tx=transaction.tx, branch=str(branch),
-                        call=call,  # type: ignore[arg-type]
-                    )
-                )  # fmt: skip
+        )  # fmt: skip
+
+    def try_branches(self, transaction: _Transaction) -> None:
+        """If it is a global transaction. Without all tries the initiator does not commit; but a person may."""
+        rng = random.Random(f"branches of {transaction.group} {transaction.tx}")
+        if rng.random() < 0.1:
+            count = rng.choice((1, 2, 3))
+            transaction.tried = [transaction.truth == COMMITTED or rng.random() < 0.7 for _ in range(count)]
+        for branch, tried in enumerate(transaction.tried):
+            if tried:
+                self.write_branch(transaction, branch, "try")
+        if transaction.verdict is not None:
+            self.end_branches(transaction)
+
+    def end_branches(self, transaction: _Transaction) -> None:
+        """By the verdict, whoever gave it."""
+        for branch, tried in enumerate(transaction.tried):
+            if transaction.verdict == ROLLED_BACK:
+                self.write_branch(transaction, branch, "cancel" if tried else "empty")
+            elif tried:
+                self.write_branch(transaction, branch, "confirm")
 
     def local(self, transaction: _Transaction) -> None:
         transaction.known = True
-        self.write_branches(transaction)
+        self.try_branches(transaction)
         self.write_local(transaction)
         if self.rng.random() < self.o.operators and transaction.group != "dead":
             verdict = self.rng.choice((COMMITTED, ROLLED_BACK))
@@ -628,11 +646,22 @@ class World:
                 )
             )
             if transaction.group == "policy" and transaction.checks > 1 and transaction.tx in self.undecided:
+                self.asked_by_policy(transaction)
                 self.settle(transaction, ROLLED_BACK, "policy")
             elif not transaction.known or self.rng.random() < 0.3:
                 self.events.append(CheckUnanswered(t_us=self.now, by=by, group=transaction.group, tx=transaction.tx))
             else:
                 self.say(transaction, transaction.truth, self.rng.choice(("check", "marker")), by, 0)
+
+    def asked_by_policy(self, transaction: _Transaction) -> None:
+        """Of what a policy decides the recording says so."""
+        if not self.o.stock:
+            self.ops += 1
+            asked = EndAsked(
+                t_us=self.now, by="world", op=f"o{self.ops}", group=transaction.group, tx=transaction.tx, verdict=ROLLED_BACK,
+                decided_by="policy",
+            )  # fmt: skip
+            self.events.append(asked)
 
     # --- the outbox and its relay ---------------------------------------------------------------------------------
 

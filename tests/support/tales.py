@@ -78,10 +78,10 @@ class Tale:
     def branch(self, branch: str, call: Any, tx: str = "T", group: str = "g") -> None:
         self.add(BranchWritten, group=group, tx=tx, branch=branch, call=call)
 
-    def reported(self, said: Verdict, verdict: Verdict | None, outcome: str | None = "ok", tx: str = "T") -> None:
+    def reported(self, said: Verdict, verdict: Verdict | None, outcome: str | None = "ok", tx: str = "T", **asked: Any) -> None:  # fmt: skip
         """``verdict``: that of the broker, in its response."""
         self.ops += 1
-        self.add(OutcomeReported, op=str(self.ops), group="g", tx=tx, outcome=said)
+        self.add(OutcomeReported, op=str(self.ops), group="g", tx=tx, outcome=said, **asked)
         self._answer(outcome, **({} if verdict is None else {"verdict": verdict}))
 
     def listed(self, *findings: tuple[Verdict, Verdict], by: str = "", tx: str = "T") -> None:

@@ -89,7 +89,8 @@ class History(MemoryRecorder):
         real = Comparer._report
 
         async def report(comparer: Comparer, connection: Any, tx_id: str, outcome: Outcome, source: str) -> Any:
-            op = self.asked(OutcomeReported, comparer._group, tx_id, outcome=VERDICT_OF[outcome], source=source)
+            said = VERDICT_OF[outcome]
+            op = self.asked(OutcomeReported, comparer._group, tx_id, outcome=said, source=source, marker=True)
             answer = await real(comparer, connection, tx_id, outcome, source)
             if answer.code == 0:
                 self.record(Answered, op=op, outcome="ok", verdict=answer.ext[EXT_VERDICT])

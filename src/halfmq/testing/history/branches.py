@@ -1,14 +1,17 @@
 """Third pass, for branches of Try/Confirm/Cancel: what participants wrote, against each other and against the initiator's transaction.
 
 a call of a branch has its effect once                                               duplicate
-a branch is not confirmed and cancelled, nor tried where an empty cancel is          phantom
-branches are not confirmed without the initiator's COMMIT, nor cancelled with it     unrequested verdict
+a branch that was tried is confirmed or cancelled; any other has an empty cancel     phantom
+an end needs its verdict: somebody decided it by then, and the database agrees       unrequested verdict
 all branches of a global transaction are confirmed, or all cancelled                 torn
 when everything has settled, none is held                                            stuck
+
+An effect is recorded after its commit, so the order of two effects is not known.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
 from halfmq.testing.history.facts import Facts
@@ -21,9 +24,10 @@ from halfmq.testing.history.report import (
     Findings,
 )
 
-_COMMITTED: Final = "COMMITTED"
-#: Call of a branch -> the outcome of the initiator's local transaction that it needs.
-_NEEDS: Final = {"confirm": _COMMITTED, "cancel": "ROLLED_BACK"}
+_ROLLED_BACK: Final = "ROLLED_BACK"
+#: Call that ends a branch -> the verdict that it needs.
+_NEEDS: Final = {"confirm": "COMMITTED", "cancel": _ROLLED_BACK, "empty": _ROLLED_BACK}
+_by_time: Final = itemgetter(2, 3)
 
 
 class BranchRow(NamedTuple):
@@ -38,11 +42,12 @@ class BranchRow(NamedTuple):
     call: str
 
 
-class LocalOutcome(Protocol):
-    """How the initiator's local transaction ended; ``local`` is empty if that is not known."""
+class Initiated(Protocol):
+    """The initiator's transaction."""
 
     key: str
-    local: str
+    group: str
+    request_place: dict[str, int]
     local_place: int
 
 
@@ -53,30 +58,35 @@ class Branches:
         self._facts = facts
         self._findings = findings
 
-    def judge(self, transaction: LocalOutcome, rows: Iterable[BranchRow]) -> None:
-        """Check those of one global transaction; each contradiction is reported once."""
+    def judge(self, transaction: Initiated, rows: Iterable[BranchRow], why_not: Callable[[str, int], str]) -> None:
+        """Check those of one global transaction; each contradiction is reported once.
+
+        ``why_not``: says why a verdict could not be known at a time; empty if it could.
+        """
         by_branch: dict[str, list[BranchRow]] = {}
         for row in rows:
             by_branch.setdefault(row.branch, []).append(row)
         reported = [self._branch(transaction, branch, of) for branch, of in by_branch.items()]
         if any(reported):
             return
-        ends = {row.call: row for of in by_branch.values() for row in of if row.call in _NEEDS}
+        ends: dict[str, BranchRow] = {}
+        for row in sorted((row for of in by_branch.values() for row in of if row.call in _NEEDS), key=_by_time):
+            ends.setdefault(_NEEDS[row.call], row)
         self._examined(AT_BRANCHES_WHOLE, len(by_branch) > 1)
         if len(ends) > 1:
             text = "one of its branches is confirmed, and one is cancelled"
             self._add(AT_BRANCHES_WHOLE, transaction, text, *ends.values())
-        elif transaction.local:
-            self._examined(AT_BRANCH_VERDICT, bool(ends))
-            for call, row in ends.items():
-                if _NEEDS[call] != transaction.local:
-                    text = f"the {call} of branch {row.branch} was handled, but the database says {transaction.local}"
-                    self._add(AT_BRANCH_VERDICT, transaction, text, row)
+            return
+        self._examined(AT_BRANCH_VERDICT, bool(ends))
+        for verdict, row in ends.items():
+            if why := why_not(verdict, row.us):
+                text = f"the {row.call} of branch {row.branch} was handled, but {why}"
+                self._add(AT_BRANCH_VERDICT, transaction, text, row)
 
-    def _branch(self, transaction: LocalOutcome, branch: str, rows: list[BranchRow]) -> bool:
+    def _branch(self, transaction: Initiated, branch: str, rows: list[BranchRow]) -> bool:
         """Whether something was reported."""
         self._examined(AT_BRANCH_CALLS, True)
-        self._examined(AT_BRANCH_ENDS, len(rows) > 1)
+        self._examined(AT_BRANCH_ENDS, any(row.call in _NEEDS for row in rows))
         calls = Counter(row.call for row in rows)
         call, times = calls.most_common(1)[0]
         if times > 1:
@@ -91,7 +101,16 @@ class Branches:
             text = f"branch {branch} was cancelled before it was tried, and the {call if call != 'empty' else 'try'} had an effect"
             self._add(AT_BRANCH_ENDS, transaction, text, *rows)
             return True
-        if 0 <= rows[0].us <= self._facts.settled_us:
+        end = next((call for call in ("confirm", "cancel") if call in calls), "")
+        if end and "try" not in calls:
+            self._add(
+                AT_BRANCH_ENDS,
+                transaction,
+                f"the {end} of branch {branch} had an effect, but it was never tried",
+                *rows,
+            )
+            return True
+        if 0 <= rows[0].us <= self._facts.settled_us and transaction.group not in self._facts.unresolved_groups:
             self._examined(AT_BRANCH_HELD, "try" in calls)
             if calls.keys() == {"try"}:
                 self._add(AT_BRANCH_HELD, transaction, f"branch {branch} is still held", *rows)
@@ -101,6 +120,6 @@ class Branches:
     def _examined(self, check: int, is_examined: bool) -> None:
         self._findings.examined[check] += is_examined
 
-    def _add(self, check: int, transaction: LocalOutcome, text: str, *rows: BranchRow) -> None:
-        places = (transaction.local_place, *(row.place for row in rows))
+    def _add(self, check: int, transaction: Initiated, text: str, *rows: BranchRow) -> None:
+        places = (transaction.local_place, *transaction.request_place.values(), *(row.place for row in rows))
         self._findings.add(check, transaction.key, "", text, places)

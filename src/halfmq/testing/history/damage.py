@@ -1,9 +1,12 @@
 """Third pass, for damage: verdicts that contradict the database, against what was reported to the broker and what it lists.
 
-a finding has a contradiction that somebody reported, and whoever gave the verdict         phantom
+a finding has a contradiction that somebody reported, since it was forgotten if it was,
+and names somebody who requested the verdict                                               phantom
 a contradiction that a reader of markers could find is listed, once everything settled     lost
 a list has one finding of a transaction                                                    duplicate
 a finding that somebody knew of is in each later list, until somebody asks to forget it    acknowledged but not durable
+
+Reports, lists and requests to forget are intervals: one precedes another only if it was answered before the other was requested.
 """
 
 from collections import Counter
@@ -19,12 +22,14 @@ from halfmq.testing.history.report import (
     Findings,
 )
 from halfmq.testing.history.scan import FORGOTTEN, LISTED_FINDING, OK, REFUSED, REPORTED
+from halfmq.testing.history.tables import Row
 
-_ROLLED_BACK: Final = "ROLLED_BACK"
+#: Names of an application that decides: the broker cannot always tell whether it did by its answer to a check.
+_APPLICATION: Final = ("producer", "check", "marker")
 
 
 class DamageRow(NamedTuple):
-    """A report of an outcome, a finding in a list (``us``: when it was received), or a request to forget one."""
+    """A report of an outcome, a finding in a list, or a request to forget one. ``us``: when it, or the list, was requested."""
 
     key: str
     #: DAMAGE
@@ -39,7 +44,13 @@ class DamageRow(NamedTuple):
     outcome: int
     #: That of the broker, by its response or the list; empty: not named.
     verdict: str
+    #: Who decided, by the list; of a report: "marker", or empty.
     by: str
+
+    @property
+    def end_us(self) -> int:
+        """When it was over; FAR: not known, so it may still happen."""
+        return FAR if self.answered_us < 0 else self.answered_us
 
 
 class Known(Protocol):
@@ -47,11 +58,16 @@ class Known(Protocol):
 
     key: str
     group: str
-    operator: tuple[str, ...]
+    deciders: dict[tuple[str, str], int]
+    records: list[Row]
     local: str
     local_us: int
     local_place: int
     has_marker: bool
+
+
+def _decider(name: str) -> str:
+    return "application" if name in _APPLICATION else name
 
 
 class DamageFound:
@@ -68,38 +84,57 @@ class DamageFound:
             return
         by_what: dict[int, list[DamageRow]] = {REPORTED: [], LISTED_FINDING: [], FORGOTTEN: []}
         for row in sorted(rows):
-            by_what[row.what].append(row)
+            if row.outcome != REFUSED:
+                by_what[row.what].append(row)
         reports, listed, forgotten = by_what.values()
-        if listed and (self._said(transaction, reports, listed) or self._twice(transaction, listed)):
+        if listed and (self._said(transaction, reports, listed, forgotten) or self._twice(transaction, listed)):
             return
-        asked_us = min((row.us for row in forgotten if row.outcome != REFUSED), default=FAR)
-        lists = [one for one in self._facts.damage_lists if one[1] < asked_us]
         naming = {row.place for row in listed}
-        missing = [one for one in lists if one[2] not in naming]
-        if not self._gone(transaction, reports, listed, lists, missing) and contradicts:
-            self._lost(transaction, verdict, lists, missing)
+        missing = [one for one in self._facts.damage_lists if one[2] not in naming]
+        if not self._gone(transaction, reports, listed, forgotten, missing) and contradicts:
+            self._lost(transaction, verdict, forgotten, missing)
 
-    def _said(self, transaction: Known, reports: list[DamageRow], listed: list[DamageRow]) -> bool:
-        """Whether a finding says what nobody reported."""
+    def _said(
+        self, transaction: Known, reports: list[DamageRow], listed: list[DamageRow], forgotten: list[DamageRow]
+    ) -> bool:
+        """Whether a finding says what nobody reported or decided."""
         self._findings.examined[AT_DAMAGE_SAID] += 1
+        done = [one for one in forgotten if one.outcome == OK and not self._facts.acknowledgements_void]
         for row in listed:
-            reported = transaction.local == row.said or any(
-                report.said == row.said and report.us < row.us and report.outcome != REFUSED for report in reports
+            forgotten_us = max((one.us for one in done if one.end_us < row.us), default=-1)
+            # The client compares markers without being recorded, but only once.
+            reported = (transaction.has_marker and transaction.local == row.said and forgotten_us < 0) or any(
+                report.said == row.said and report.us < row.answered_us and report.end_us > forgotten_us
+                for report in reports
             )
             if row.said == row.verdict:
                 text = f"a finding says that verdict and database are both {row.verdict}"
             elif not reported:
+                since = f" since it was forgotten at {forgotten_us:,} us" if forgotten_us >= 0 else ""
                 says = f"; the database says {transaction.local}" if transaction.local else ""
-                text = f"a finding says that the database did {row.said}, which nobody had reported{says}"
-            elif row.by == "operator" and row.verdict not in transaction.operator:
-                text = f"a finding says that an operator decided {row.verdict}; no operator requested it"
-            elif row.by == "policy" and transaction.group not in self._facts.policy_groups:
-                text = f"a finding says that a policy decided {row.verdict}; group {transaction.group} has none"
+                text = f"a finding says that the database did {row.said}, which nobody had reported{since}{says}"
+            elif why := self._not_by(transaction, row):
+                text = f"a finding says that {row.verdict} was decided by {row.by}; {why}"
             else:
                 continue
-            self._add(AT_DAMAGE_SAID, transaction, text, row.place, *(report.place for report in reports))
+            places = (row.place, *(one.place for one in (*reports, *forgotten)))
+            self._add(AT_DAMAGE_SAID, transaction, text, *places)
             return True
         return False
+
+    @staticmethod
+    def _not_by(transaction: Known, row: DamageRow) -> str:
+        """Why its verdict is not that of whom the finding names; empty if it may be."""
+        by, logged = _decider(row.by), {_decider(record[5]) for record in transaction.records} - {"", "query"}
+        if not by or by in logged:
+            return ""
+        if logged:
+            return f"the log says {min(logged)}"
+        requested = any(
+            _decider(who) == by and verdict == row.verdict and us < row.answered_us
+            for (who, verdict), us in transaction.deciders.items()
+        )
+        return "" if requested else "no such request was there"
 
     def _twice(self, transaction: Known, listed: list[DamageRow]) -> bool:
         self._findings.examined[AT_DAMAGE_ONCE] += len(listed)
@@ -109,39 +144,49 @@ class DamageFound:
         return times > 1
 
     def _gone(
-        self, transaction: Known, reports: list[DamageRow], listed: list[DamageRow],
-        lists: list[tuple[int, int, int]], missing: list[tuple[int, int, int]],
+        self, transaction: Known, reports: list[DamageRow], listed: list[DamageRow], forgotten: list[DamageRow],
+        missing: list[tuple[int, int, int]],
     ) -> bool:  # fmt: skip
-        """Whether a finding that was listed, or whose report was confirmed, is in no later list."""
-        confirmed = [
-            (report.answered_us, report.answered_place, "a report of it was confirmed")
-            for report in reports
-            if report.outcome == OK and report.verdict not in ("", report.said)
-        ]
-        known = [*confirmed, *((row.us, row.place, "it was listed") for row in listed)]
-        if not known or self._facts.acknowledgements_void:
+        """Whether a finding that was listed, or whose report was confirmed, is in no later list, and nobody forgot it in between."""
+        if self._facts.acknowledgements_void:
             return False
-        first_us, place, why = min(known)
-        self._findings.examined[AT_DAMAGE_STAYS] += any(since > first_us for since, _, _ in lists)
+        known = [
+            row
+            for row in (*reports, *listed)
+            if row.outcome == OK and row.verdict not in ("", row.said) and not self._is_no_news(row, forgotten)
+        ]
+        self._findings.examined[AT_DAMAGE_STAYS] += any(
+            since > row.end_us for row in known for since, _, _ in self._facts.damage_lists
+        )
         for since, us, at in missing:
-            if since > first_us:
-                text = f"its finding is not in the list of {us:,} us, although {why} at {first_us:,} us, and nobody let the broker forget it"
-                self._add(AT_DAMAGE_STAYS, transaction, text, place, at)
-                return True
+            for row in known:
+                if row.end_us < since and not any(row.us < one.end_us and one.us < us for one in forgotten):
+                    why = "it was listed" if row.what == LISTED_FINDING else "a report of it was confirmed"
+                    text = f"its finding is not in the list of {us:,} us, although {why} at {row.end_us:,} us, and nobody let the broker forget it"
+                    places = (row.answered_place or row.place, at)
+                    self._add(AT_DAMAGE_STAYS, transaction, text, *places)
+                    return True
         return False
 
+    @staticmethod
+    def _is_no_news(row: DamageRow, forgotten: list[DamageRow]) -> bool:
+        """Whether it may be what a marker says of a verdict that was compared and forgotten."""
+        return row.what == REPORTED and row.by == "marker" and any(one.us < row.end_us for one in forgotten)
+
     def _lost(
-        self, transaction: Known, verdict: str, lists: list[tuple[int, int, int]], missing: list[tuple[int, int, int]]
+        self, transaction: Known, verdict: str, forgotten: list[DamageRow], missing: list[tuple[int, int, int]]
     ) -> None:  # fmt: skip
         """Report a contradiction that no list names, although the history has settled."""
         settled_us = self._facts.settled_us
         if not transaction.local_us <= settled_us or transaction.group in self._facts.unresolved_groups:
             return
-        self._findings.examined[AT_DAMAGE_FOUND] += any(since >= settled_us for since, _, _ in lists)
-        for since, _, at in missing:
-            if since >= settled_us:
+        asked_us = min((row.us for row in forgotten), default=FAR)
+        lists = [one for one in self._facts.damage_lists if settled_us <= one[0] < asked_us]
+        self._findings.examined[AT_DAMAGE_FOUND] += bool(lists)
+        for one in missing:
+            if one in lists:
                 text = f"it is {verdict}, its marker says {transaction.local}, and the history settled, but there is no finding"
-                self._add(AT_DAMAGE_FOUND, transaction, text, transaction.local_place, at)
+                self._add(AT_DAMAGE_FOUND, transaction, text, transaction.local_place, one[2])
                 return
 
     def _add(self, check: int, transaction: Known, text: str, *places: int) -> None:

@@ -191,6 +191,8 @@ class OutcomeReported(Event, tag="reported", frozen=True, kw_only=True):
     tx: str
     outcome: Verdict
     source: str = ""
+    #: By a reader of markers: no news to the broker once the verdict was compared, so it brings no finding back that was forgotten.
+    marker: bool = False
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -5,7 +5,7 @@ acknowledgements at or after that offset prove nothing, and the offset is used a
 
     a response that names a place before that end   counts
     any other response                              is ignored, as if it had never arrived
-    a finding of damage in a list                   is ignored; so is a report of an outcome, which may be lost
+    a finding of damage in a list                   is ignored; a report of an outcome, or a request to forget one, may be lost
     a check                                         is ignored: it may have been for a transaction that is lost
     a received message                              counts if its reader read the queues to their end afterwards; other
                                                     readers may have received it before the power loss
@@ -20,12 +20,11 @@ from halfmq.testing.history.scan import (
     ASKED,
     CHECK,
     DAMAGE,
-    FORGOTTEN,
+    LISTED_FINDING,
     LOG_BATCHED,
     LOGGED,
     NO_ANSWER,
     OK,
-    REPORTED,
     REQUESTED,
     SEEN,
     SETTLED,
@@ -68,8 +67,8 @@ def of_transaction(facts: Facts, rows: list[Row]) -> list[Row]:
         kind = row[1]
         if kind == REQUESTED and row[8] in (OK, SETTLED) and facts.may_have_lost(row[2], row[10]):
             kept.append((*row[:6], *_NO_RESPONSE))
-        elif kind == DAMAGE and row[4] != FORGOTTEN and facts.may_have_lost(row[2], -1):
-            if row[4] == REPORTED:
+        elif kind == DAMAGE and facts.may_have_lost(row[2], -1):
+            if row[4] != LISTED_FINDING:
                 kept.append((*row[:6], *_NO_REPORT))
         elif kind != CHECK or row[2] > facts.lost_us:
             kept.append(row)

@@ -245,10 +245,12 @@ class Scan:
             if t2 < request.t_us:
                 self.facts.unusable(answered_at, f"operation {answer.op!r} was answered before it was requested")
         if isinstance(request, OutcomeReported | DamageForgotten):
-            what, said = (REPORTED, request.outcome) if isinstance(request, OutcomeReported) else (FORGOTTEN, "")
+            what, said, by = FORGOTTEN, "", ""
+            if isinstance(request, OutcomeReported):
+                what, said, by = REPORTED, request.outcome, "marker" if request.marker else ""
             key = tx_key(request.group, request.tx)
             self.transactions.add(
-                (key, DAMAGE, request.t_us, place, what, said, t2, answered_at, outcome, verdict2 or "", "")
+                (key, DAMAGE, request.t_us, place, what, said, t2, answered_at, outcome, verdict2 or "", by)
             )
             return
         kind = type(request)
@@ -340,7 +342,7 @@ class Scan:
         self.facts.damage_lists.append((since_us, listed.t_us, place))
         for one in listed.findings:
             self.transactions.add(
-                (tx_key(one.group, one.tx), DAMAGE, listed.t_us, place, LISTED_FINDING, one.local, listed.t_us, 0, OK, one.verdict,
+                (tx_key(one.group, one.tx), DAMAGE, since_us, place, LISTED_FINDING, one.local, listed.t_us, 0, OK, one.verdict,
                  one.decided_by)
             )  # fmt: skip
 

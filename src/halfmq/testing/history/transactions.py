@@ -10,6 +10,7 @@ reported as lost or torn too.
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
@@ -71,7 +72,8 @@ class TransactionFacts:
         "attempted_us",
         "checked_place",
         "checked_us",
-        "coordinator",
+        "contradicted",
+        "deciders",
         "fell_back",
         "first_seen",
         "group",
@@ -82,7 +84,6 @@ class TransactionFacts:
         "local_place",
         "local_us",
         "messages",
-        "operator",
         "records",
         "request_place",
         "requested_us",
@@ -99,9 +100,10 @@ class TransactionFacts:
         #: Time and place of the first request that was not refused. If all were refused: no time, and the place of the first one.
         self.requested_us: dict[str, int] = {}
         self.request_place: dict[str, int] = {}
-        #: Verdicts that an operator requested, and those that a coordinator did.
-        self.operator: tuple[str, ...] = ()
-        self.coordinator: tuple[str, ...] = ()
+        #: (by whom, verdict) -> time of the first request that was not refused; those of policies too.
+        self.deciders: dict[tuple[str, str], int] = {}
+        #: What the database did, by reports that were not refused and by findings.
+        self.contradicted: set[str] = set()
         #: (verdict, time, place, log position) of each acknowledgement.
         self.acknowledged: list[Any] = []
         #: RECORD rows.
@@ -149,9 +151,10 @@ class Transactions:
             if not self._usual(key, rows):
                 transaction = self._story(key, rows)
                 branches = [BranchRow(*row) for row in rows if row[1] == BRANCH]
-                if branches:
-                    self._branches.judge(transaction, branches)
                 written = [WrittenMessage(*row) for row in rows if row[1] == ROW]
+                if branches:
+                    why_not = partial(self._why_no_end, transaction, is_written=bool(written))
+                    self._branches.judge(transaction, branches, why_not)
                 if written:
                     self._outbox.judge(transaction, written)
                     transaction.fell_back, transaction.local = True, ROLLED_BACK
@@ -303,6 +306,8 @@ class Transactions:
                     transaction.acknowledged.append((verdict2 or verdict, us2, place2, position))
                 elif outcome == SETTLED and verdict2 is not None:
                     transaction.acknowledged.append((verdict2, us2, place2, position))
+                if outcome != REFUSED:
+                    transaction.deciders[by, verdict] = min(us, transaction.deciders.get((by, verdict), FAR))
                 if by != "policy":
                     transaction.attempted_us[verdict] = min(us, transaction.attempted_us.get(verdict, FAR))
                     if outcome == REFUSED:
@@ -311,15 +316,14 @@ class Transactions:
                     if us < transaction.requested_us.get(verdict, FAR):
                         transaction.requested_us[verdict] = us
                         transaction.request_place[verdict] = place
-                    if by == "operator":
-                        transaction.operator += (verdict,)
-                    elif by == "coordinator":
-                        transaction.coordinator += (verdict,)
             elif kind == LOCAL:
                 (_, _, transaction.local_place, transaction.local, transaction.listing, transaction.local_us,
                  transaction.has_marker) = row  # fmt: skip
-            elif kind == DAMAGE and row[9]:
-                transaction.acknowledged.append((row[9], row[6], row[7] or row[3], -1))
+            elif kind == DAMAGE:
+                if row[9]:
+                    transaction.acknowledged.append((row[9], row[6], row[7] or row[3], -1))
+                if row[8] != REFUSED:
+                    transaction.contradicted.add(row[5])
             elif kind == RECORD:
                 transaction.records.append(row)
             elif kind == STORED:
@@ -423,7 +427,7 @@ class Transactions:
                 text = f"{row[3]} at log offset {row[4]} was decided by a policy; {why}"
                 self._add(AT_VALIDITY, transaction, text, (row[2], transaction.local_place))
                 return True
-            if row[5] == "operator" and row[3] not in transaction.operator:
+            if row[5] == "operator" and ("operator", row[3]) not in transaction.deciders:
                 text = f"{row[3]} at log offset {row[4]} was decided by an operator; no operator requested it"
                 self._add(AT_VALIDITY, transaction, text, (row[2], *transaction.request_place.values()))
                 return True
@@ -461,11 +465,12 @@ class Transactions:
     def _why_not(self, transaction: TransactionFacts, verdict: str, us: int) -> str:
         """Why nobody had decided this verdict, known since ``us``; empty if somebody had."""
         requested_us = transaction.requested_us.get(verdict)
-        if verdict not in transaction.operator:
+        if ("operator", verdict) not in transaction.deciders:
             if transaction.fell_back and verdict == COMMITTED:
                 return "its messages went to the outbox"
-            # With a marker, a coordinator's verdict may be the opposite: then there is a finding.
-            overruled = transaction.has_marker and verdict in transaction.coordinator
+            # A coordinator's verdict may be the opposite where somebody says so, or a marker does: then there is a finding.
+            said = transaction.has_marker or transaction.local in transaction.contradicted
+            overruled = said and ("coordinator", verdict) in transaction.deciders
             if transaction.local and transaction.local != verdict and not overruled:
                 return f"the database says {transaction.local}" + (
                     "" if requested_us is None else f", although {verdict} was requested"
@@ -479,6 +484,21 @@ class Transactions:
         if requested_us is not None and us < requested_us:
             return f"that was {requested_us - us:,} us before {verdict} was requested"
         return ""
+
+    def _why_no_end(self, transaction: TransactionFacts, verdict: str, us: int, *, is_written: bool) -> str:
+        """Why no branch could have ended with this verdict at ``us``; empty if one could.
+
+        A rollback needs no request, since whoever began it may have died before. What is wrong with the verdict itself is reported as
+        that. ``is_written``: its messages went to the outbox, so the broker's verdict does not matter.
+        """
+        known = {one[0] for one in transaction.acknowledged} | {row[3] for row in transaction.records}
+        if is_written or self._facts.acknowledgements_void:
+            known = set()
+        if verdict == COMMITTED or (transaction.local == COMMITTED and not self._is_by_policy(transaction)):
+            why = self._why_not(transaction, verdict, us)
+            if why and not (verdict in known and self._why_not(transaction, verdict, FAR)):
+                return why
+        return f"the verdict is {min(known)}" if known and verdict not in known else ""
 
     def _phantom(self, transaction: TransactionFacts) -> bool:
         first = transaction.first_seen
@@ -630,7 +650,7 @@ class Transactions:
         if any(us > facts.settled_us for us in transaction.attempted_us.values()):
             return False
         if transaction.local:
-            wanted = transaction.local == COMMITTED and ROLLED_BACK not in transaction.operator
+            wanted = transaction.local == COMMITTED and ("operator", ROLLED_BACK) not in transaction.deciders
         else:
             wanted = COMMITTED in transaction.attempted_us and ROLLED_BACK not in transaction.attempted_us
         return wanted and all(

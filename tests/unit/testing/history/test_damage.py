@@ -121,7 +121,7 @@ def with_another_verdict(made: Tale) -> None:
         (gone_after_a_list_with_a_refusal, NOT_DURABLE, "its finding is not in the list of 210 us, although a report of it was confirmed at 170 us"),
         (gone_before_it_was_asked_for, NOT_DURABLE, "its finding is not in the list of 180 us"),
         (twice, DUPLICATE, "a list has 2 findings of it"),
-        (of_somebody_else, PHANTOM, "a finding says that a policy decided COMMITTED; group g has none"),
+        (of_somebody_else, PHANTOM, "a finding says that COMMITTED was decided by policy; no such request was there"),
         (without_a_contradiction, PHANTOM, "a finding says that verdict and database are both COMMITTED"),
         (with_another_verdict, CHANGED, "two verdicts: COMMITTED acknowledged at 150 us, ROLLED_BACK acknowledged at 180 us"),
     ],
@@ -150,13 +150,103 @@ def test_a_finding_needs_somebody_who_reported_it() -> None:
     assert early.found() == {PHANTOM: 1}
 
 
-def test_an_operator_is_named_only_if_one_decided() -> None:
-    made = Tale()
-    made.half()
-    made.end(verdict=C)
+def test_a_finding_names_somebody_who_requested_the_verdict() -> None:
+    deciders = ("application", "operator", "policy", "coordinator")
+    for by in deciders[1:]:
+        for named in deciders:
+            made = Tale(policy_groups=("g",))
+            made.half()
+            made.end(verdict=R, by=by)
+            made.reported(C, R)
+            made.listed((R, C), by=named)
+            assert made.found() == ({} if named == by else {PHANTOM: 1}), (by, named)
+
+
+def test_an_application_has_several_names() -> None:
+    for by, named in (("application", "producer"), ("check", "marker")):
+        made = Tale()
+        made.half()
+        made.end(verdict=C, by=by)
+        made.reported(R, C)
+        made.listed(FOUND, by=named)
+        assert made.found() == {}, named
+
+
+def test_the_log_knows_who_decided() -> None:
+    for logged in ("operator", "coordinator"):
+        made = Tale()
+        made.half(offset=10)
+        made.end(verdict=R, by="coordinator")
+        made.end(verdict=R, by="operator")
+        made.log("half", 10, tx="T", message="T")
+        made.log("rollback", 20, tx="T", decided_by=logged)
+        made.reported(C, R)
+        made.listed((R, C), by="operator")
+        assert made.found() == ({} if logged == "operator" else {PHANTOM: 1}), logged
+
+
+def test_a_marker_counts_as_reported_once() -> None:
+    """The client compares it without being recorded."""
+    for marker, outcome, found in ((True, None, {}), (True, "refused", {}), (False, None, {PHANTOM: 1}), (False, "refused", {PHANTOM: 1})):  # fmt: skip
+        made = forced(marker=marker)
+        if outcome:
+            made.reported(R, None, outcome=outcome)
+        made.listed(FOUND, by="operator")
+        assert made.found() == found, (marker, outcome)
+        made.forgotten()
+        made.listed(FOUND, by="operator")
+        assert made.found() == {PHANTOM: 1}, (marker, outcome)
+
+
+def test_what_was_forgotten_comes_back_only_with_another_report() -> None:
+    made = forced()
     made.reported(R, C)
-    made.listed(FOUND, by="operator")
+    made.listed(FOUND)
+    made.forgotten(None)
+    made.listed(FOUND)
+    assert made.found() == {}, "that request may have done nothing"
+    made.forgotten()
+    made.listed()
+    made.listed(FOUND)
     assert made.found() == {PHANTOM: 1}
+    assert made.sentence().startswith("a finding says that the database did ROLLED_BACK, which nobody had reported since it was forgotten at 210 us")  # fmt: skip
+    again = forced()
+    again.reported(R, C)
+    again.forgotten()
+    again.reported(R, C)
+    again.listed(FOUND)
+    assert again.found() == {}
+    again.listed()
+    assert again.found() == {NOT_DURABLE: 1}, "it was listed after it was forgotten"
+
+
+def test_a_request_to_forget_is_only_for_what_was_there() -> None:
+    for told in (0, 1):
+        made = forced()
+        for _ in range(told):
+            made.reported(R, C)
+        made.forgotten()
+        made.reported(R, C)
+        made.listed()
+        assert made.found() == {NOT_DURABLE: 1}, told
+        # A reader of markers may have been asked before it was forgotten.
+        late = forced()
+        late.reported(R, C, marker=True)
+        late.forgotten()
+        late.reported(R, C, marker=True)
+        late.listed()
+        assert late.found() == {}
+
+
+def test_a_coordinators_verdict_may_contradict_what_somebody_reports() -> None:
+    made = forced("coordinator", marker=False)
+    made.reported(R, C)
+    made.settled()
+    made.listed(FOUND, by="coordinator")
+    assert made.found() == {}
+    refused = forced("coordinator", marker=False)
+    refused.reported(R, None, outcome="refused")
+    assert refused.found() == {UNREQUESTED: 1}
 
 
 def test_nothing_is_missed_that_nobody_could_find() -> None:
@@ -187,4 +277,14 @@ def test_a_power_loss_may_take_a_finding() -> None:
     made.listed(FOUND)
     made.add(Started, whom="broker", epoch=2, durability="memory", log_end=10)
     made.listed()
+    assert made.found() == {}
+
+
+def test_a_power_loss_may_bring_a_finding_back() -> None:
+    made = forced(durability="memory")
+    made.reported(R, C)
+    made.listed(FOUND)
+    made.forgotten()
+    made.add(Started, whom="broker", epoch=2, durability="memory", log_end=10)
+    made.listed(FOUND)
     assert made.found() == {}
