@@ -130,8 +130,9 @@ class DamageFound:
             return ""
         if logged:
             return f"the log says {min(logged)}"
+        # Of a policy nobody knows before it has decided, and perhaps only by the finding.
         requested = any(
-            _decider(who) == by and verdict == row.verdict and us < row.answered_us
+            _decider(who) == by and verdict == row.verdict and (us < row.answered_us or by == "policy")
             for (who, verdict), us in transaction.deciders.items()
         )
         return "" if requested else "no such request was there"

@@ -172,6 +172,17 @@ def test_an_application_has_several_names() -> None:
         assert made.found() == {}, named
 
 
+def test_what_a_policy_decided_may_be_recorded_later() -> None:
+    for by, found in (("policy", {}), ("coordinator", {PHANTOM: 1})):
+        made = Tale(policy_groups=("g",))
+        made.half()
+        made.end(verdict=R, outcome=None, by="operator")
+        made.reported(C, R)
+        made.listed((R, C), by=by)
+        made.end(verdict=R, by=by)
+        assert made.found() == found, by
+
+
 def test_the_log_knows_who_decided() -> None:
     for logged in ("operator", "coordinator"):
         made = Tale()
