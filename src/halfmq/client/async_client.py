@@ -283,6 +283,7 @@ class AsyncClient:
             self._timeout_s,
             self._attempt_timeout_s,
             asyncio.get_running_loop(),
+            self._spawn,
         )
         self._finding = None
         self._producer = Producer(self._context, self.group or NO_GROUP)

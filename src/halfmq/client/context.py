@@ -2,7 +2,9 @@
 
 import asyncio
 import random
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from halfmq.client.connection import Connection
 from halfmq.client.connection_pool import ConnectionPool
@@ -32,6 +34,10 @@ class ClientContext:
     attempt_timeout_s: float
     #: The loop that all of it belongs to.
     loop: asyncio.AbstractEventLoop
+    #: Makes a task that ends with the client.
+    spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+    #: Bytes of the replies that are repeated behind their handlers.
+    late_reply_bytes: int = 0
     #: A broker is being looked for, and none was found yet.
     is_looking: bool = False
 
@@ -69,11 +75,11 @@ class ClientContext:
                 hint="open an AsyncClient in each loop and close it there, or use Client, in any thread",
             )
 
-    def attempts(self, what: str, timeout_s: float | None = None, **hint: str) -> Attempts:
-        """The retry budget of a new call. ``what``: the call, for error messages. ``timeout_s``: default ``self.timeout_s``. ``hint``: as
-        for ``Attempts``."""
+    def attempts(self, what: str, timeout_s: float | None = None, **named: Any) -> Attempts:
+        """The retry budget of a new call. ``what``: the call, for error messages. ``timeout_s``: default ``self.timeout_s``. ``named``:
+        as for ``Attempts``."""
         total_s = self.timeout_s if timeout_s is None else timeout_s
-        return Attempts(what, total_s, self.attempt_timeout_s, self.rng, lambda: self.brokers.closed, **hint)
+        return Attempts(what, total_s, self.attempt_timeout_s, self.rng, lambda: self.brokers.closed, **named)
 
     async def broker(self, name: str) -> Connection:
         """A connection to the broker ``name``, opened if necessary.

@@ -127,11 +127,20 @@ def _is_handled(message: Message, sends: Sends, mixed: OutcomeMixed) -> None:
 
 
 async def answer(message: Message, reply: OutgoingMessage) -> None:
-    """Send the reply, if its requester still waits. It does not raise: what was handled is handled."""
-    try:
-        await message._required_delivery().reply(message, reply)
-    except HalfmqError as error:
-        log.info("nobody gets the reply to %r: %s", message, error)
+    """Send the reply, if its requester still waits, and do not wait long for that to be connected. It does not raise: what was handled is
+    handled."""
+    delivery = message._required_delivery()
+
+    async def send() -> None:
+        try:
+            await delivery.reply(message, reply)
+        except HalfmqError as error:
+            log.info("nobody gets the reply to %r: %s", message, error)
+        except asyncio.CancelledError:
+            log.info("nobody gets the reply to %r: the client was closed", message)
+            raise
+
+    await delivery.answer(send(), len(reply.body))
 
 
 def _first_type(function: Callable[..., Any]) -> type | None:

@@ -1,7 +1,7 @@
 """``Message``: a received message, with its acknowledgement methods."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol, TypeVar
@@ -39,6 +39,10 @@ class Delivery(Protocol):
 
     async def reply(self, message: "Message", reply: OutgoingMessage) -> None:
         """Send the reply to a request now."""
+        ...
+
+    async def answer(self, work: Coroutine[Any, Any, None], size_bytes: int) -> None:
+        """Run ``work``, which sends a reply of a handler. Returns when it is sent, or waits for its requester."""
         ...
 
 
@@ -307,6 +311,8 @@ class Message:
         In a handler of an ``App``, with or without ``await``: the reply is sent after the handler has returned and what it wrote is committed; if
         it raises, it is never sent. With an inbox, a message that is delivered again is neither handled nor replied to again. In a loop over a
         consumer, with ``await``: it is sent now.
+
+        If its requester is not connected, because the broker has just started again, it is repeated for as long as that waits, at most 30 s.
 
         Raises:
             UsageError: the message is no request, or was replied to by this call of the handler. MessageTooLarge: nothing is sent.

@@ -11,9 +11,9 @@ commit, and the last message would be redelivered. So a commit is a separate req
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from halfmq import limits
 from halfmq.client.allocation import QueueRef
@@ -26,7 +26,7 @@ from halfmq.client.message import Message
 from halfmq.client.offset_tracker import OffsetTracker
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.refusals import refusal
-from halfmq.client.request_reply import send_reply
+from halfmq.client.request_reply import behind, patience_s, send_reply
 from halfmq.client.start_position import Start, ask, committed_offset, place, start_offset
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, ProtocolError, RequestFailed
 from halfmq.model.properties import DLQ_ORIGIN_TOPIC
@@ -464,7 +464,12 @@ class QueuePuller:
     async def reply(self, message: Message, reply: OutgoingMessage) -> None:
         """See ``Message.reply``. To the broker that had the request: there its requester is connected."""
         self._context.refuse_other_loop("this message")
-        await send_reply(self._context, self.queue.broker, self._group, reply)
+        patient_s = patience_s(message, self._context.clock.wall_ms())
+        await send_reply(self._context, self.queue.broker, self._group, reply, patient_s)
+
+    async def answer(self, work: Coroutine[Any, Any, None], size_bytes: int) -> None:
+        """See ``request_reply.behind``."""
+        await behind(self._context, work, size_bytes)
 
     async def _send_back(self, message: Message, level: int) -> None:
         self._context.refuse_other_loop("this message")

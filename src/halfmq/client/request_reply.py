@@ -7,12 +7,12 @@
 The request names its client (REPLY_TO_CLIENT) and the number under which that waits (CORRELATION_ID); the reply repeats both. A broker finds
 the client by its heartbeat. RocketMQ's names: ``DefaultMQProducer.request``, ``MessageUtil.createReplyMessage``.
 
-A reply is for who waits at that moment. It is not stored, is sent again while the broker does not answer, and is dropped by a requester that
-does not wait any more.
+A reply is for who waits at that moment. It is not stored, is sent again while the broker does not answer or has no connection of the requester
+(which may be on its way, when the broker has started again), and is dropped by a requester that does not wait any more.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from halfmq.client.connection import Connection, NoAnswer
@@ -32,6 +32,15 @@ from halfmq.wire.remoting.message_codec import PulledMessage, encode_send, read_
 
 #: Requests of one client that wait at once: each is a future here, and a message that somebody works on there.
 REQUESTS_MAX: Final = 10_000
+#: Longest time for which a reply waits for its requester, seconds. Clients connect again within a few; a broker may take longer to start.
+PATIENCE_S: Final = 30.0
+#: After so long a handler is done, and its reply waits without it, seconds.
+BEHIND_AFTER_S: Final = 0.5
+#: Bytes of all replies of a client that wait so, each as at least the second number; what is more waits in its handler.
+LATE_BYTES_MAX: Final = 16 << 20
+_LATE_BYTES_MIN: Final = 16 << 10
+#: Of a TTL in milliseconds.
+_TTL_DIGITS_MAX: Final = 12
 _HINT: Final = "it may have been handled, or will be: look there before you send another request"
 
 
@@ -109,8 +118,21 @@ class Requests:
         self._waiting.end(lambda: NoAnswer("the client was closed before a reply came"))
 
 
-async def send_reply(context: ClientContext, broker: str, group: str, reply: OutgoingMessage) -> None:
-    """Send ``reply`` to ``broker``, which has the requester's connection. Sent again if its answer is lost: the second one is dropped.
+def patience_s(message: Message, now_ms: int) -> float:
+    """For how long a reply to ``message`` waits for a requester that is not connected: as that connects again after its broker has started again.
+    What is left of the time that the requester waits, by its clock and ours, and at most ``PATIENCE_S``; seconds."""
+    ttl = message.properties.get(names.TTL, "")
+    if not ttl.isdecimal() or len(ttl) > _TTL_DIGITS_MAX:
+        return 0.0
+    left_ms = message._stored.born_time_ms + int(ttl) - now_ms
+    return min(max(0.0, left_ms / 1000), PATIENCE_S)
+
+
+async def send_reply(
+    context: ClientContext, broker: str, group: str, reply: OutgoingMessage, patient_s: float
+) -> None:
+    """Send ``reply`` to ``broker``, which has the requester's connection. Sent again if its answer is lost: the second one is dropped. For
+    ``patient_s`` seconds also if the requester is not connected.
 
     Raises: see ``Message.reply``.
     """
@@ -131,4 +153,22 @@ async def send_reply(context: ClientContext, broker: str, group: str, reply: Out
         )
         return await connection.call(opaque, frame, timeout_s)
 
-    await context.attempts("reply to a request").ask(lambda: context.broker(broker), send)
+    attempts = context.attempts("reply to a request", max(context.timeout_s, patient_s), patient_s=patient_s)
+    await attempts.ask(lambda: context.broker(broker), send)
+
+
+async def behind(context: ClientContext, work: Coroutine[Any, Any, None], size_bytes: int) -> None:
+    """Run ``work``, which sends a reply of ``size_bytes`` and raises nothing. If that takes long, it goes on when this has returned, until the client
+    is closed: requesters that are gone must not hold the workers of an application."""
+    task = context.spawn(work)
+    await asyncio.wait({task}, timeout=BEHIND_AFTER_S)
+    counted = max(size_bytes, _LATE_BYTES_MIN)
+    if task.done() or context.late_reply_bytes + counted > LATE_BYTES_MAX:
+        await task
+        return
+    context.late_reply_bytes += counted
+
+    def ended(_: "asyncio.Task[None]") -> None:
+        context.late_reply_bytes -= counted
+
+    task.add_done_callback(ended)

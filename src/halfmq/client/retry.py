@@ -63,6 +63,7 @@ class Attempts:
         "_last",
         "_left",
         "_now",
+        "_patient_until",
         "_rng",
         "_unknown",
         "_what",
@@ -76,8 +77,10 @@ class Attempts:
         rng: random.Random,
         is_closed: Callable[[], bool],
         hint: str = "do not send it again as a new message; query it, or deduplicate at the consumer",
+        patient_s: float = 0.0,
     ) -> None:
-        """``hint``: what the caller does after ``SendTimeout``."""
+        """``hint``: what the caller does after ``SendTimeout``. ``patient_s``: so long, and no longer than the call, attempts are not counted: what
+        is refused may succeed as soon as somebody else is there."""
         self._what = what
         #: Whether the client is closed; then no attempt can succeed.
         self._is_closed = is_closed
@@ -87,6 +90,7 @@ class Attempts:
         self._rng = rng
         self._hint = hint
         self._left = ATTEMPTS
+        self._patient_until = self._now() + patient_s
         self._backoff_s = BACKOFF_S
         self._unknown: Exception | None = None
         #: The last failure other than ``OutOfTime``, for the final error.
@@ -142,7 +146,7 @@ class Attempts:
         self._last = error
         if self._is_closed():
             raise self._final(ConnectError(f"{self._what}: the client is closed"))
-        if not again or self._left <= 0 or not await self._wait():
+        if not again or self._is_used_up() or not await self._wait():
             raise self._final(error)
 
     async def refused(self, error: RequestFailed, *, permanent: bool = False) -> None:
@@ -152,8 +156,12 @@ class Attempts:
             RequestFailed: ``error`` itself. SendTimeout: an earlier attempt may have arrived.
         """
         self._left -= 1
-        if permanent or error.response_code not in RETRIABLE or self._left <= 0 or not await self._wait():
+        self._last = error
+        if permanent or error.response_code not in RETRIABLE or self._is_used_up() or not await self._wait():
             raise self._final(error)
+
+    def _is_used_up(self) -> bool:
+        return self._left <= 0 and self._now() >= self._patient_until
 
     async def ask(self, connect: Callable[[], Coroutine[Any, Any, Connection]], request: Request) -> Answer:
         """The answer to a request that changes nothing, so that it is sent again also where the answer was lost.
