@@ -1,16 +1,23 @@
 """``Branch``: one call of one participant in a global transaction of Try/Confirm/Cancel, as it travels with messages and requests."""
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
+from halfmq import limits
 from halfmq.client.message import Message
 from halfmq.client.outgoing import OwnProperties
 from halfmq.errors import UsageError
 from halfmq.model import properties as names
+from halfmq.model.ids import is_transaction_id
 
 TRY: Final = "try"
 CONFIRM: Final = "confirm"
 CANCEL: Final = "cancel"
+OPS: Final = (TRY, CONFIRM, CANCEL)
+#: Characters of a branch id.
+BRANCH_CHARS_MAX: Final = limits.TRANSACTION_ID_CHARS_MAX
+#: Of a wrong value, in an error.
+_SHOWN_CHARS_MAX: Final = 60
 
 #: Of a log position.
 _POSITION_CHARS_MAX: Final = 19
@@ -18,6 +25,25 @@ _PROPERTIES: Final = {
     "gid": names.HMQ_TCC_ID, "group": names.HMQ_TCC_GROUP, "branch": names.HMQ_TCC_BRANCH, "op": names.HMQ_TCC_OP,
     "broker": names.HMQ_TCC_BROKER, "since": names.HMQ_TCC_SINCE,
 }  # fmt: skip
+
+
+class BranchCall(Protocol):
+    """The part of ``Branch`` that a barrier uses."""
+
+    @property
+    def gid(self) -> str:
+        """The global transaction id."""
+        ...
+
+    @property
+    def branch(self) -> str:
+        """The branch in it."""
+        ...
+
+    @property
+    def op(self) -> str:
+        """``try``, ``confirm`` or ``cancel``."""
+        ...
 
 
 class Branch(NamedTuple):
@@ -50,6 +76,12 @@ class Branch(NamedTuple):
         Raises:
             UsageError: it is none.
         """
+        if not isinstance(headers, Mapping) or not all(
+            isinstance(text, str) for pair in headers.items() for text in pair
+        ):
+            raise UsageError(
+                f"{headers!r} are no headers", hint="a mapping of str to str, such as dict(request.headers)"
+            )
         given = {name.lower(): value for name, value in headers.items()}
         return cls._read({name: given.get(_header(of), "") for name, of in _PROPERTIES.items()}, "the request")
 
@@ -70,7 +102,29 @@ class Branch(NamedTuple):
                 f"{what} is no call of a branch: it has no {', '.join(missing) or 'position'}",
                 hint="its try is made with t.call, which sends confirm and cancel",
             )
-        return cls(**texts, since=int(since))
+        read = cls(**texts, since=int(since))
+        checked_branch(read, what)
+        return read
+
+
+def checked_branch(call: BranchCall, what: str = "this") -> None:
+    """Raise UsageError unless ``call`` is one that a barrier can have as a row. ``what`` is said to be none."""
+    gid, branch, op = (getattr(call, name, None) for name in ("gid", "branch", "op"))
+    wrong = f"it is {_shown(call)}" if gid is None else ""
+    if not wrong and op not in OPS:
+        wrong = f"a branch is tried, confirmed or cancelled, and not {_shown(op)}"
+    for kind, text in (("global transaction id", gid), ("branch id", branch)):
+        if not wrong and not (isinstance(text, str) and is_transaction_id(text)):
+            wrong = f"{_shown(text)} is not a {kind}, which is 1 to {BRANCH_CHARS_MAX} letters, digits and ._:-"
+    if wrong:
+        raise UsageError(
+            f"{what} is no call of a branch: {wrong}", hint="Branch.of(message), or Branch.from_headers(headers)"
+        )
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}..."
 
 
 def _header(name: str) -> str:

@@ -124,7 +124,7 @@ class Participant:
 def _times_later(message: Message) -> int:
     """How often the message was put off."""
     times = message.properties.get(names.HMQ_TCC_LATER, "0")
-    return int(times) if times.isdigit() and len(times) < 9 else 0
+    return int(times) if times.isdecimal() and len(times) < 9 else 0
 
 
 def _copy(message: Message, group: str, number: int, delay_s: float) -> OutgoingMessage:

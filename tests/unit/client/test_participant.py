@@ -55,6 +55,10 @@ MALFORMED = {
     "no position": {names.HMQ_TCC_SINCE: ""},
     "a position that is no number": {names.HMQ_TCC_SINCE: "soon"},
     "a position of many digits": {names.HMQ_TCC_SINCE: "9" * 5_000},
+    "an id of many characters": {names.HMQ_TCC_ID: "x" * 3_000},
+    "an id of two words": {names.HMQ_TCC_ID: "a b"},
+    "a branch of many characters": {names.HMQ_TCC_BRANCH: "x" * 3_000},
+    "another op": {names.HMQ_TCC_OP: "TRY"},
 }
 
 
@@ -113,6 +117,13 @@ def test_a_broker_that_is_gone_for_long_is_a_warning_once_an_hour(caplog: pytest
         "66",
     ]
     assert (world.back, world.handled) == ([], [])
+
+
+@pytest.mark.parametrize("times", ["²", "-1", "soon", "9" * 5_000])
+def test_a_malformed_number_of_times_is_none(times: str) -> None:
+    world = World(ConnectError("no route"))
+    world.gets(HMQ_TCC_LATER=times)
+    assert [to_dict(one.properties)[names.HMQ_TCC_LATER] for one in world.later] == ["1"]
 
 
 def test_messages_that_name_many_brokers_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

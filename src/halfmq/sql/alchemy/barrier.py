@@ -13,20 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from halfmq import limits
-from halfmq.client.branch import TRY
+from halfmq.client.branch import BRANCH_CHARS_MAX, TRY, BranchCall, checked_branch
 from halfmq.errors import UnsupportedCombination
 from halfmq.sql.alchemy.declared import declare
 from halfmq.sql.alchemy.exact_text import exact_text
 from halfmq.sql.alchemy.once_block import Claimed, Claims, HandledRows, once_block
-from halfmq.sql.rules.barrier import (
-    BRANCH_CHARS_MAX,
-    BranchCall,
-    Step,
-    after_own_row,
-    after_try_row,
-    checked_branch,
-    opposite,
-)
+from halfmq.sql.rules.barrier import Step, after_own_row, after_try_row, opposite
 
 _OP_CHARS = 8
 

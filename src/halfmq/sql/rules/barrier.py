@@ -20,37 +20,13 @@ Source: dtm's barrier of sub-transactions (``branchbarrier.go``), which skips a 
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
-from halfmq import limits
-from halfmq.client.branch import CANCEL, CONFIRM, TRY
-from halfmq.errors import BranchConflict, LateTry, UsageError
-from halfmq.model.ids import is_transaction_id
+from halfmq.client.branch import CANCEL, CONFIRM, BranchCall
+from halfmq.errors import BranchConflict, LateTry
 
 #: Of these two a branch gets one.
 _OPPOSITE: Final[Mapping[str, str]] = {CONFIRM: CANCEL, CANCEL: CONFIRM}
-OPS: Final = (TRY, CONFIRM, CANCEL)
-#: Characters of a branch id.
-BRANCH_CHARS_MAX: Final = limits.TRANSACTION_ID_CHARS_MAX
-
-
-class BranchCall(Protocol):
-    """The part of ``halfmq.Branch`` that a barrier uses."""
-
-    @property
-    def gid(self) -> str:
-        """The global transaction id."""
-        ...
-
-    @property
-    def branch(self) -> str:
-        """The branch in it."""
-        ...
-
-    @property
-    def op(self) -> str:
-        """``try``, ``confirm`` or ``cancel``."""
-        ...
 
 
 class Step(Enum):
@@ -64,18 +40,6 @@ class Step(Enum):
     KEEP_ROW = "keep-row"
     #: The row of the call itself decides.
     OWN_ROW = "own-row"
-
-
-def checked_branch(call: BranchCall) -> None:
-    """Raise UsageError unless ``call`` can be a row."""
-    if call.op not in OPS:
-        raise UsageError(f"a branch is tried, confirmed or cancelled, and not {call.op!r}", hint=", ".join(OPS))
-    for what, text in (("global transaction id", call.gid), ("branch id", call.branch)):
-        if not is_transaction_id(text):
-            raise UsageError(
-                f"{text!r} is not a {what}",
-                hint=f"1 to {BRANCH_CHARS_MAX} letters, digits and ._:-, as the message says",
-            )
 
 
 def after_try_row(call: BranchCall, *, is_new: bool, reason: str) -> Step:

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import pytest
 
-from halfmq.errors import BranchConflict, BranchRefused, LateTry, UsageError
-from halfmq.sql.rules.barrier import CANCEL, CONFIRM, OPS, TRY, Step, after_own_row, after_try_row, checked_branch
+from halfmq.client.branch import CANCEL, CONFIRM, TRY
+from halfmq.errors import BranchConflict, BranchRefused, LateTry
+from halfmq.sql.rules.barrier import Step, after_own_row, after_try_row
 
 
 class Call(NamedTuple):
@@ -49,14 +50,3 @@ def test_own_row_runs_once_and_never_after_the_other_one(op: str) -> None:
     for is_new in (True, False):
         with pytest.raises(BranchConflict):
             after_own_row(call, is_new=is_new, opposite_there=True)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [Call("g", "1", "undo"), Call("", "1", TRY), Call("g", "", TRY), Call("g" * 65, "1", TRY), Call("g", "a b", TRY)],
-)
-def test_what_is_no_call_of_a_branch_is_refused(call: Call) -> None:
-    with pytest.raises(UsageError):
-        checked_branch(call)
-    for op in OPS:
-        checked_branch(Call("tcc.5-7f000001-1-1-0-1", "1", op))
