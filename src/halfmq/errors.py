@@ -163,8 +163,8 @@ class SendTimeout(OutcomeUnknown):
 
 
 class NoReply(OutcomeUnknown):
-    """The request is stored, and its reply did not come in time, or before the client was closed. Its consumer may have handled it, or may yet:
-    look there before you send another one, or send what it may handle twice."""
+    """The request is stored, and its reply did not come in time, or before the client was closed, or cannot be read. Its consumer may have handled it, or
+    may yet: look there before you send another one, or send what it may handle twice."""
 
     code = "no-reply"
 
@@ -182,7 +182,8 @@ class TransactionUnknown(OutcomeUnknown):
 
 class OutcomeMixed(HalfmqError):
     """The local transaction of ``tx_id`` **is committed**, and its messages were rolled back by somebody else (``standing``): they never
-    appear. Do not repeat the transaction. Send what they said in another one, or undo the rows; ``halfmq tx damaged`` keeps the finding.
+    appear. Do not repeat the transaction. Send what they said in another one, or undo the rows; ``halfmq tx damaged`` keeps the finding. Of
+    ``mq.tcc``: its branches are cancelled, so that only undoing the rows is left.
 
     Precedent: XA_HEURMIX of X/Open, HeuristicMixedException of JTA's ``commit``, MQRC_OUTCOME_MIXED of IBM MQ.
     """

@@ -15,7 +15,8 @@ from tests.support.waiting import until
 
 from halfmq import App, AsyncClient, Branch, Client, Message, UnsupportedCombination, compose
 from halfmq.client import participant, tcc
-from halfmq.errors import BranchRefused, RequestFailed, TransactionRefused, UsageError
+from halfmq.client.receipts import Prepared, TransactionReceipt
+from halfmq.errors import BranchRefused, OutcomeMixed, RequestFailed, TransactionRefused, UsageError
 from halfmq.model.settings import BrokerSettings
 from halfmq.sql import Barrier, Inbox, MarkerTable
 
@@ -180,6 +181,27 @@ async def test_a_block_that_takes_longer_than_its_time_is_rolled_back(world: Wor
         with pytest.raises(TransactionRefused, match="takes longer than its"):
             await world.order(lambda _, call: call(), timeout=0.000_001)
     assert world.gids() == []
+
+
+async def test_a_committed_block_that_was_overruled_says_what_is_left_to_do(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its branches are cancelled: a confirm that is sent now is a BranchConflict."""
+    commit = AsyncClient.commit
+
+    async def overruled(self: AsyncClient, prepared: Prepared) -> TransactionReceipt:
+        await self.rollback(prepared)
+        return await commit(self, prepared)
+
+    monkeypatch.setattr(AsyncClient, "commit", overruled)
+    async with world.app.run():
+        with pytest.raises(OutcomeMixed, match="branches are cancelled") as raised:
+            await world.order(lambda _, call: call())
+        await until(lambda: world.ops() == ["try", "cancel"], "the cancel")
+    assert world.gids() == [raised.value.tx_id]
+    assert raised.value.standing == "ROLLED_BACK"
+    assert raised.value.hint.startswith("undo its rows")
+    assert "new transaction" not in str(raised.value)
 
 
 @pytest.mark.parametrize("world", ["blocking"], indirect=True)

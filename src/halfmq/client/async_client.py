@@ -532,7 +532,7 @@ class AsyncClient:
         the first that arrives. A client waits for at most 10,000 replies at once.
 
         Raises:
-            NoReply: it is stored, and no reply came in time, or the client was closed: it may have been handled, or will be. Look there before you
+            NoReply: it is stored, and no reply that can be read came in time, or the client was closed: it may have been handled, or will be. Look there before you
                 send another one.
             SendTimeout: it may be stored, and no reply came. ConnectError, RequestFailed, UsageError: nothing was stored.
         """
@@ -786,10 +786,10 @@ class AsyncClient:
         Raises: as ``transaction``. At its end: TransactionRefused: it took longer than ``timeout``; the session is rolled back.
         """
         self._here()
-        from halfmq.client.tcc import AsyncTcc
+        from halfmq.client.tcc import TIMEOUT_MAX_S, AsyncTcc
 
         options = self._transaction_options(markers, None, checked_elsewhere, None, options)
-        timeout_s = checked_seconds(timeout, "timeout")
+        timeout_s = checked_seconds(timeout, "timeout", at_most=TIMEOUT_MAX_S)
         return AsyncTcc(
             self, session, timeout_s, lambda calls: markers.bind_async(calls, session, **options), self._run_blocking
         )

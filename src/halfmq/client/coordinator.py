@@ -115,6 +115,8 @@ class Coordinator:
 
     def _here(self, *, after_recovery: bool = False) -> "ClientContext":
         self._context.refuse_other_loop("this coordinator")
+        if self._context.brokers.closed:
+            raise UsageError("the client of this coordinator is closed", hint="make a new one: mq.coordinator(name)")
         if after_recovery and not self._epochs:
             raise UsageError("this coordinator has no epoch yet", hint=_RECOVER_FIRST)
         return self._context

@@ -122,7 +122,7 @@ def check_handler(
             )
         check_shape(function, HANDLER)
         return
-    if not callable(getattr(inbox, "once", None)):
+    if not _has_once(inbox, **({"group": "g"} if kind == "inbox" else {})):
         raise UsageError(f"{kind}={inbox!r} is no {kind}", hint=made)
     sessions = sessions_of(factory)
     if sessions is Sessions.NONE:
@@ -131,6 +131,18 @@ def check_handler(
             hint="App(..., sessions=sessionmaker(engine))",
         )
     check_shape(function, (WITH_SENDING if sends else WITH_INBOX)[sessions])
+
+
+def _has_once(table: Any, **named: str) -> bool:
+    """Whether its ``once`` is called as that of an inbox or a barrier; they differ in the ``group``."""
+    once = getattr(table, "once", None)
+    if not callable(once):
+        return False
+    try:
+        inspect.signature(once).bind(None, None, **named)
+    except TypeError:
+        return False
+    return True
 
 
 def check_shape(function: Any, shape: Shape) -> None:

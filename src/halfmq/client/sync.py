@@ -334,10 +334,10 @@ class Client:
     ) -> "BlockingTcc":
         """``with mq.tcc(session, markers=markers) as t: t.call(...)``. See ``AsyncClient.tcc``."""
         client = self._live()
-        from halfmq.client.tcc import BlockingTcc
+        from halfmq.client.tcc import TIMEOUT_MAX_S, BlockingTcc
 
         options = client._transaction_options(markers, None, checked_elsewhere, None, options)
-        timeout_s = checked_seconds(timeout, "timeout")
+        timeout_s = checked_seconds(timeout, "timeout", at_most=TIMEOUT_MAX_S)
         return BlockingTcc(
             self, client, session, timeout_s, lambda calls: markers.bind(calls, session, **options), self._run
         )

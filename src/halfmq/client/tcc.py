@@ -18,12 +18,13 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from halfmq import limits
 from halfmq.client.branch import CANCEL, CONFIRM, TRY, Branch
 from halfmq.client.log import log
 from halfmq.client.outgoing import OutgoingMessage, checked_topic, compose
 from halfmq.client.receipts import ROLLED_BACK, TransactionReceipt
 from halfmq.client.user_code import RunBlocking, call, is_async, plain_result
-from halfmq.errors import BranchRefused, HalfmqError, TransactionRefused, UsageError
+from halfmq.errors import BranchRefused, HalfmqError, OutcomeMixed, TransactionRefused, UsageError
 from halfmq.model import properties as names
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _ID_PREFIX: Final = "tcc."
 #: Longest time that a block that failed takes to cancel at once, seconds: its caller waits, and the cancels come in any case.
 _COURTESY_S: Final = 3.0
+#: Longest time of a block, seconds: its cancels are delayed messages.
+TIMEOUT_MAX_S: Final = limits.TIMER_DELAY_MAX_MS // 1000
 _TOO_LATE: Final = "its branches are cancelled; begin a new block, and give it more time with timeout="
 
 
@@ -79,6 +82,8 @@ class Branches:
 
         Raises: any exception; the branch must not be tried.
         """
+        if not isinstance(try_, str) and not callable(try_):
+            raise UsageError(f"{try_!r} is no try", hint="a function of a branch and a body, or a topic")
         for topic in (confirm, cancel, *([try_] if isinstance(try_, str) else [])):
             checked_topic(topic)
         self._refuse_closed()
@@ -237,6 +242,15 @@ class _Block:
             return refused
         return None
 
+    def _mixed(self, mixed: OutcomeMixed) -> OutcomeMixed:
+        """What its messages said cannot be sent later: the confirms of branches that are cancelled."""
+        return OutcomeMixed(
+            f"the local transaction {self.id} is committed, and its branches are cancelled, since its messages were rolled back before by somebody else",
+            tx_id=mixed.tx_id,
+            standing=mixed.standing,
+            hint="undo its rows, then begin a new block if it is still wanted; `halfmq tx damaged` lists it as soon as its marker was compared",
+        )
+
     def _clear(self, refused: TransactionRefused) -> TransactionRefused:
         return TransactionRefused(
             f"{self.id} was rolled back before it was prepared: {refused}", standing=refused.standing, hint=_TOO_LATE
@@ -295,6 +309,9 @@ class AsyncTcc(_Block):
         except TransactionRefused as late:
             await self._branches.cancel_now()
             raise self._clear(late) from late
+        except OutcomeMixed as mixed:
+            await self._branches.cancel_now()
+            raise self._mixed(mixed) from mixed
         except Exception:
             await self._branches.cancel_now()
             raise
@@ -350,6 +367,9 @@ class BlockingTcc(_Block):
         except TransactionRefused as late:
             self._run(self._branches.cancel_now())
             raise self._clear(late) from late
+        except OutcomeMixed as mixed:
+            self._run(self._branches.cancel_now())
+            raise self._mixed(mixed) from mixed
         except Exception:
             self._run(self._branches.cancel_now())
             raise

@@ -9,10 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy import MetaData, create_engine
+from sqlalchemy.orm import Session, sessionmaker
 from tests.support.scripted_broker import URL, ScriptedBroker, client_of
 from tests.support.virtual_time import in_virtual_time
 from tests.unit.client.test_other_loop import public_methods
 
+from halfmq.client.app import App
 from halfmq.client.arguments import (
     check_marker_table,
     checked_count,
@@ -28,8 +31,10 @@ from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose, encode_body
 from halfmq.client.sync import Client
+from halfmq.client.tcc import AsyncTcc
 from halfmq.client.transaction_block import AsyncTransaction
 from halfmq.errors import HalfmqError, InvalidName, UsageError
+from halfmq.sql import Barrier, Inbox, MarkerTable
 
 
 class Listener(TransactionListener):
@@ -190,13 +195,18 @@ def test_arguments_of_a_call_and_nothing_is_sent(what: str) -> None:
 ONE = [compose("t", b"x")]
 
 
+class Nowhere:
+    def send(self, topic: str, body: object, **named: Any) -> None:
+        compose(topic, body, **named)
+
+
 class AnyMarkers:
     """A marker table whose blocks do nothing."""
 
     name = "markers"
 
     def bind(self, client: object, session: object, **options: object) -> Any:
-        return nullcontext()
+        return nullcontext(Nowhere())
 
     bind_async = bind
 
@@ -242,6 +252,10 @@ RIGHT: dict[type, dict[str, dict[str, Any]]] = {
         "outcome": {"tx_id": "T-1"},
     },
     AsyncTransaction: {"send": {"topic": "t", "body": b"x"}},
+    AsyncTcc: {
+        "send": {"topic": "t", "body": b"x"},
+        "call": {"try_": lambda branch, body: None, "body": b"x", "confirm": "t", "cancel": "t"},
+    },
     Consumer: {"get": {"timeout": 0.1}, "take": {"max": 1, "wait": 0.1}, "batches": {"wait": 0.1}},
     Batch: {"retry": {}},
     Message: {
@@ -257,6 +271,7 @@ UNSEEN = {
     Consumer: {"handled", "failed", "again", "put_back", "keep_order"},
     Coordinator: set[str](),
     AsyncTransaction: set[str](),
+    AsyncTcc: set[str](),
     Batch: set[str](),
     Message: {"decode"},
 }
@@ -273,11 +288,6 @@ def test_the_table_has_every_method_with_arguments() -> None:
     for owner, rows in RIGHT.items():
         methods = {name for name in public_methods(owner) if parameters(owner, name)}
         assert methods - UNSEEN[owner] == rows.keys() - UNSEEN[owner], owner
-
-
-class Nowhere:
-    def send(self, topic: str, body: object, **named: Any) -> None:
-        compose(topic, body, **named)
 
 
 async def made(call: Any) -> None:
@@ -312,8 +322,12 @@ async def test_whatever_an_argument_is_the_call_says_so_or_takes_it(owner: type,
         coordinator = mq.coordinator("c")
         coordinator._epochs = {"broker-a": 1}
         batch[0]._sends = Nowhere()
+        tcc = mq.tcc(SimpleNamespace(), markers=AnyMarkers(), checked_elsewhere=True)  # type: ignore[arg-type]
+        tcc._tx = await tcc._inner.__aenter__()
+        tcc._branches.broker = "broker-a"
         targets: dict[type, Any] = {
-            AsyncClient: mq, Coordinator: coordinator, AsyncTransaction: mq.begin(), Consumer: messages, Batch: batch, Message: batch[0],
+            AsyncClient: mq, Coordinator: coordinator, AsyncTransaction: mq.begin(), AsyncTcc: tcc, Consumer: messages, Batch: batch,
+            Message: batch[0],
         }  # fmt: skip
         method, examined = getattr(targets[owner], name), 0
         for parameter in parameters(owner, name):
@@ -328,6 +342,56 @@ async def test_whatever_an_argument_is_the_call_says_so_or_takes_it(owner: type,
                 with suppress(HalfmqError, TimeoutError):  # get(None) waits for ever
                     await asyncio.wait_for(made(method(*positional, **given)), 100)
         assert examined
+
+
+@pytest.mark.parametrize("try_", [wrong for wrong in WRONG if not callable(wrong)])
+@in_virtual_time
+async def test_a_try_that_is_none_is_refused_before_its_cancel_is_sent(try_: Any) -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        tcc = mq.tcc(SimpleNamespace(), markers=AnyMarkers(), checked_elsewhere=True)  # type: ignore[arg-type]
+        tcc._tx = await tcc._inner.__aenter__()
+        tcc._branches.broker = "broker-a"
+        with pytest.raises(UsageError):
+            await tcc.call(try_, b"x", confirm="t", cancel="t")
+        assert broker.logs == {}
+        with pytest.raises(UsageError, match=r"too long.*at most"):
+            mq.tcc(None, markers=AnyMarkers(), checked_elsewhere=True, timeout=1e9)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, ("g", "grp", "1", "try", "broker-a", 5)])
+def test_what_is_no_branch_is_refused_by_a_barrier(wrong: Any) -> None:
+    barrier = Barrier(MetaData())
+    for call in (barrier.once, barrier.claim):
+        with pytest.raises(UsageError, match="no call of a branch"):
+            call(Session(), wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [(name, wrong) for name in ("inbox", "barrier") for wrong in (*WRONG[1:], type)]
+    + [("inbox", Barrier(MetaData())), ("barrier", Inbox(MetaData())), ("inbox", MarkerTable(MetaData()))],
+)
+def test_inbox_and_barrier_of_a_consumer(name: str, wrong: Any) -> None:
+    """Seen: each was taken for the other, and then each message failed."""
+    app = App(URL, sessions=sessionmaker(create_engine("sqlite://")))
+    with pytest.raises(UsageError, match=f"is no {name}"):
+        app.consumer("t", group="g", **{name: wrong})(lambda message, session: None)
+    app.consumer("t", group="g", **{name: {"inbox": Inbox, "barrier": Barrier}[name](MetaData())})(
+        lambda message, session: None
+    )
+
+
+@in_virtual_time
+async def test_a_coordinator_of_a_closed_client_is_used_wrongly() -> None:
+    async with client_of(ScriptedBroker().network()) as mq:
+        coordinator = mq.coordinator("c")
+        coordinator._epochs = {"broker-a": 1}
+    for name, right in RIGHT[Coordinator].items():
+        with pytest.raises(UsageError, match="closed"):
+            await getattr(coordinator, name)(**right)
+    with pytest.raises(UsageError, match="closed"):
+        await coordinator.recover()
 
 
 @pytest.mark.parametrize("grace", [3 * 86_400 + 1, 1e9])
