@@ -23,7 +23,7 @@ from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.pending import Pending
 from halfmq.client.producer import Producer, unique_key
 from halfmq.client.user_code import RunBlocking
-from halfmq.errors import NoReply, SendTimeout, UsageError
+from halfmq.errors import MissingDependency, NoReply, ProtocolError, SendTimeout, UsageError
 from halfmq.model import properties as names
 from halfmq.model.stored_message import SYS_COMPRESSED
 from halfmq.wire.remoting.codes import ResponseCode
@@ -95,7 +95,10 @@ class Requests:
             if replied.done() and not replied.cancelled():
                 replied.exception()  # it may have ended before anybody waited for it
         if reply.message.sys_flag & SYS_COMPRESSED:
-            reply = await self._run_blocking(unpack, reply)
+            try:
+                reply = await self._run_blocking(unpack, reply)
+            except (ProtocolError, MissingDependency) as error:
+                raise NoReply(f"request to {message.topic}: its reply cannot be read: {error}", hint=_HINT) from error
         return Message(reply.message, 0, reply.message.body)
 
     async def _registered(self, timeout_s: float) -> None:
@@ -128,9 +131,7 @@ def patience_s(message: Message, now_ms: int) -> float:
     return min(max(0.0, left_ms / 1000), PATIENCE_S)
 
 
-async def send_reply(
-    context: ClientContext, broker: str, group: str, reply: OutgoingMessage, patient_s: float
-) -> None:
+async def send_reply(context: ClientContext, broker: str, group: str, reply: OutgoingMessage, patient_s: float) -> None:
     """Send ``reply`` to ``broker``, which has the requester's connection. Sent again if its answer is lost: the second one is dropped. For
     ``patient_s`` seconds also if the requester is not connected.
 

@@ -12,10 +12,10 @@ from tests.support.virtual_time import LoopClock, in_virtual_time
 from halfmq.client import request_reply
 from halfmq.client.app import App
 from halfmq.client.message import Message
-from halfmq.errors import RequestFailed
+from halfmq.errors import NoReply, RequestFailed
 from halfmq.model import properties as names
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
-from halfmq.wire.remoting.header import Request, encode_response
+from halfmq.wire.remoting.header import Request, encode_oneway_request, encode_response
 
 
 def now_s() -> float:
@@ -149,3 +149,24 @@ async def test_closing_the_app_ends_the_replies_that_wait_and_says_so(caplog: py
     assert "nobody gets the reply" in caplog.text
     assert "the client was closed" in caplog.text
     assert len(handled_s) == 1
+
+
+@pytest.mark.parametrize("flag", [0x1, 0x1 | 7 << 8])
+@in_virtual_time
+async def test_reply_that_cannot_be_read_is_no_reply_and_the_outcome_is_not_known(flag: int) -> None:
+    """Seen: ProtocolError, whose outcome is known, of a request that was handled."""
+    broker = ScriptedBroker(queues=1)
+
+    def replied(peer: Peer, request: Request[Any]) -> bytes | None:
+        answer = broker.usual(peer, request)
+        number = names.find(broker.logs["prices", 0][-1].properties, names.CORRELATION_ID) or b""
+        ext = {"topic": "c_REPLY_TOPIC", "sysFlag": flag, "properties": f"{names.CORRELATION_ID}\x01{number.decode()}"}
+        pushed = encode_oneway_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, 1, ext, b"not compressed")
+        asyncio.get_running_loop().call_later(0.1, peer.send, pushed)
+        return answer
+
+    broker.on[RequestCode.SEND_MESSAGE_V2] = replied
+    async with client_of(broker.network()) as mq:
+        with pytest.raises(NoReply, match="its reply cannot be read") as raised:
+            await mq.request("prices", "x", timeout=5)
+    assert not raised.value.outcome_known
