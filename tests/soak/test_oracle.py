@@ -3,6 +3,8 @@
 import pytest
 
 from halfmq.testing.history.events import Event, HalfSent, QueueRead, Seen
+from halfmq.testing.history.report import CHECKS
+from tests.soak.examined import EXAMINED, PERHAPS_IDLE
 from tests.soak.oracle import Books, Credit, Sight, What, compare, take_in
 from tests.soak.plan import CREDITS_GROUP, FILTERED_GROUP, FILTERED_WATCHER, TAGS
 from tests.soak.plants import PLANTS, Plant, kinds
@@ -73,3 +75,8 @@ def test_a_reader_that_retention_overtook_has_not_received_earlier_messages() ->
         for one in sight.read
     ]
     assert kinds(compare(books, sight._replace(read=late)).differences) == {"unseen"}
+
+
+def test_each_check_of_the_history_checker_is_examined_by_a_soak_or_may_be_idle() -> None:
+    """A new check is in one of the two sets."""
+    assert sorted((*EXAMINED, *PERHAPS_IDLE)) == list(range(len(CHECKS)))
