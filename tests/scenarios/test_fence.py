@@ -86,3 +86,12 @@ async def test_a_log_that_has_not_come_so_far_is_another_one(tmp_path: Path) -> 
         refused = await fence(client, "tcc.1", since=end + 1)
         assert (refused.code, "another log" in (refused.remark or "")) == (1, True)
         assert (await fence(client, "tcc.1", since=end)).ext["HMQ_VERDICT"] == "ROLLED_BACK"
+
+
+async def test_an_id_that_a_client_generates_is_not_fenced(tmp_path: Path) -> None:
+    """Such ids are not searched in the log, so once memory has forgotten its fence it would be new again."""
+    async with serving(tmp_path, settings=FORGETFUL) as running:
+        client = await running.client()
+        refused = await fence(client, "1-7f000001-1a220075562-4876-d7fbc61d-1")
+        assert (refused.code, "generates" in (refused.remark or "")) == (29, True), refused
+        assert (await fence(client, "tcc.1-7f000001-1a220075562-4876-d7fbc61d-1")).code == 0
