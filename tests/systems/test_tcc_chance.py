@@ -183,9 +183,9 @@ async def test_all_or_none_of_an_order_is_there(
             f" {served.kills - kills} kills of the broker"
         )
         assert report.clean, [one.text() for one in report.violations]
-        assert report.looked[AT_BRANCH_VERDICT].looked > RUNS // 10
+        assert report.looked[AT_BRANCH_VERDICT].looked > RUNS // 3
         assert len(run.orders) > RUNS // 2
         # How many of them had time enough says something of the machine.
-        assert RUNS < 50 or (0 < len(ordered) / RUNS < 0.9 and run.ways[True, True])
+        assert RUNS < 50 or (0.2 < len(ordered) / RUNS < 0.9 and run.ways[True, True] > RUNS / 20)
     finally:
         await closed(shops, participants, running)
