@@ -1,8 +1,8 @@
 """The streaming job: orders from the broker, revenue by department and day back into the broker, exactly once, through every kill.
 
-Each micro-batch reads the messages of topic ``orders`` that are new, adds up their lines, and writes one message for each department and day to topic
-``revenue``: the part of this batch. Batch N is written as version N of writer ``demo-revenue``, so that a batch that runs again after a
-kill writes nothing a second time; a consumer that adds up all messages gets the revenue to the cent.
+Each micro-batch reads the messages of topic ``orders`` that are new, adds up their lines, and writes one message for each department and
+day to topic ``revenue``: the part of this batch. Batch N is written as version N of writer ``demo-revenue``, so that a batch that runs
+again after a kill writes nothing a second time; a consumer that adds up all messages gets the revenue to the cent.
 """
 
 import argparse

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from halfmq import AsyncClient, Message
 from halfmq.client.admin import queue_bounds
-from halfmq.client.allocation import QueueRef
+from halfmq.client.routing import QueueRef
 
 #: No message for this long, while some are known to be there, is an error.
 STALL_SECONDS = 60.0

@@ -1,10 +1,14 @@
-"""Where CI=true nothing is left out: one that nobody runs proves nothing."""
+"""Servers that several folders use; and where CI=true nothing is left out: one that nobody runs proves nothing."""
 
 import os
 from collections.abc import Generator
 from typing import TypeVar
 
 import pytest
+
+from tests.support.target_servers import kafka, kafka_broker, rabbit, rabbitmq_server, rocket_target
+
+__all__ = ["kafka", "kafka_broker", "rabbit", "rabbitmq_server", "rocket_target"]
 
 #: Where this is set nothing may be left out: what is skipped has failed.
 _NOTHING_IS_SKIPPED = os.environ.get("CI", "").lower() == "true"

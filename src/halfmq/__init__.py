@@ -7,110 +7,108 @@ SQLAlchemy integration is ``halfmq.sql``, the Spark data source ``halfmq.spark``
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from halfmq.client import (
-        App,
-        AsyncClient,
-        Batch,
-        Branch,
-        Client,
-        Consumer,
-        Coordinator,
-        FetchedCheck,
-        Message,
-        Outcome,
-        OutgoingMessage,
-        Prepared,
-        PreparedTransaction,
-        Receipt,
-        Transaction,
-        TransactionListener,
-        TransactionReceipt,
-        Xid,
-        compose,
-    )
-    from halfmq.errors import (
-        BranchConflict,
-        BranchRefused,
-        ConnectError,
-        CoordinatorSuperseded,
-        EnvironmentFailed,
-        HalfmqError,
-        InvalidName,
-        LateTry,
-        MessageTooLarge,
-        NoReply,
-        NotAuthorized,
-        OutcomeMixed,
-        OutcomeUnknown,
-        ProtocolError,
-        RequestFailed,
-        SendTimeout,
-        ServerBusy,
-        TopicNotFound,
-        TransactionIncomplete,
-        TransactionRefused,
-        TransactionUndecided,
-        TransactionUnknown,
-        UnsupportedCombination,
-        UsageError,
-    )
+    from halfmq.client.app import App as App
+    from halfmq.client.async_client import AsyncClient as AsyncClient
+    from halfmq.client.branch import Branch as Branch
+    from halfmq.client.consumer import Batch as Batch
+    from halfmq.client.consumer import Consumer as Consumer
+    from halfmq.client.coordinator import Coordinator as Coordinator
+    from halfmq.client.coordinator import PreparedTransaction as PreparedTransaction
+    from halfmq.client.fetched_checks import FetchedCheck as FetchedCheck
+    from halfmq.client.listener import TransactionListener as TransactionListener
+    from halfmq.client.message import Message as Message
+    from halfmq.client.outcome import Outcome as Outcome
+    from halfmq.client.outgoing import OutgoingMessage as OutgoingMessage
+    from halfmq.client.outgoing import compose as compose
+    from halfmq.client.receipts import Prepared as Prepared
+    from halfmq.client.receipts import Receipt as Receipt
+    from halfmq.client.receipts import TransactionReceipt as TransactionReceipt
+    from halfmq.client.sync import Client as Client
+    from halfmq.client.transaction_block import Transaction as Transaction
+    from halfmq.client.xid import Xid as Xid
+    from halfmq.errors import BranchConflict as BranchConflict
+    from halfmq.errors import BranchRefused as BranchRefused
+    from halfmq.errors import ConnectError as ConnectError
+    from halfmq.errors import CoordinatorSuperseded as CoordinatorSuperseded
+    from halfmq.errors import EnvironmentFailed as EnvironmentFailed
+    from halfmq.errors import HalfmqError as HalfmqError
+    from halfmq.errors import InvalidName as InvalidName
+    from halfmq.errors import LateTry as LateTry
+    from halfmq.errors import MessageTooLarge as MessageTooLarge
+    from halfmq.errors import NoReply as NoReply
+    from halfmq.errors import NotAuthorized as NotAuthorized
+    from halfmq.errors import OutcomeMixed as OutcomeMixed
+    from halfmq.errors import OutcomeUnknown as OutcomeUnknown
+    from halfmq.errors import ProtocolError as ProtocolError
+    from halfmq.errors import RequestFailed as RequestFailed
+    from halfmq.errors import SendTimeout as SendTimeout
+    from halfmq.errors import ServerBusy as ServerBusy
+    from halfmq.errors import TopicNotFound as TopicNotFound
+    from halfmq.errors import TransactionIncomplete as TransactionIncomplete
+    from halfmq.errors import TransactionRefused as TransactionRefused
+    from halfmq.errors import TransactionUndecided as TransactionUndecided
+    from halfmq.errors import TransactionUnknown as TransactionUnknown
+    from halfmq.errors import UnsupportedCombination as UnsupportedCombination
+    from halfmq.errors import UsageError as UsageError
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "App",
-    "AsyncClient",
-    "Batch",
-    "Branch",
-    "BranchConflict",
-    "BranchRefused",
-    "Client",
-    "ConnectError",
-    "Consumer",
-    "Coordinator",
-    "CoordinatorSuperseded",
-    "EnvironmentFailed",
-    "FetchedCheck",
-    "HalfmqError",
-    "InvalidName",
-    "LateTry",
-    "Message",
-    "MessageTooLarge",
-    "NoReply",
-    "NotAuthorized",
-    "Outcome",
-    "OutcomeMixed",
-    "OutcomeUnknown",
-    "OutgoingMessage",
-    "Prepared",
-    "PreparedTransaction",
-    "ProtocolError",
-    "Receipt",
-    "RequestFailed",
-    "SendTimeout",
-    "ServerBusy",
-    "TopicNotFound",
-    "Transaction",
-    "TransactionIncomplete",
-    "TransactionListener",
-    "TransactionReceipt",
-    "TransactionRefused",
-    "TransactionUndecided",
-    "TransactionUnknown",
-    "UnsupportedCombination",
-    "UsageError",
-    "Xid",
-    "__version__",
-    "compose",
-]
+#: Where each public name is.
+MODULES = {
+    "App": "client.app",
+    "AsyncClient": "client.async_client",
+    "Batch": "client.consumer",
+    "Branch": "client.branch",
+    "BranchConflict": "errors",
+    "BranchRefused": "errors",
+    "Client": "client.sync",
+    "ConnectError": "errors",
+    "Consumer": "client.consumer",
+    "Coordinator": "client.coordinator",
+    "CoordinatorSuperseded": "errors",
+    "EnvironmentFailed": "errors",
+    "FetchedCheck": "client.fetched_checks",
+    "HalfmqError": "errors",
+    "InvalidName": "errors",
+    "LateTry": "errors",
+    "Message": "client.message",
+    "MessageTooLarge": "errors",
+    "NoReply": "errors",
+    "NotAuthorized": "errors",
+    "Outcome": "client.outcome",
+    "OutcomeMixed": "errors",
+    "OutcomeUnknown": "errors",
+    "OutgoingMessage": "client.outgoing",
+    "Prepared": "client.receipts",
+    "PreparedTransaction": "client.coordinator",
+    "ProtocolError": "errors",
+    "Receipt": "client.receipts",
+    "RequestFailed": "errors",
+    "SendTimeout": "errors",
+    "ServerBusy": "errors",
+    "TopicNotFound": "errors",
+    "Transaction": "client.transaction_block",
+    "TransactionIncomplete": "errors",
+    "TransactionListener": "client.listener",
+    "TransactionReceipt": "client.receipts",
+    "TransactionRefused": "errors",
+    "TransactionUndecided": "errors",
+    "TransactionUnknown": "errors",
+    "UnsupportedCombination": "errors",
+    "UsageError": "errors",
+    "Xid": "client.xid",
+    "compose": "client.outgoing",
+}
+
+__all__ = sorted([*MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from halfmq import client, errors
+    from importlib import import_module
 
-    value = getattr(errors, name) if hasattr(errors, name) else getattr(client, name)
+    value = getattr(import_module(f"halfmq.{MODULES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -1,17 +1,5 @@
 """All exceptions of halfmq.
 
-    HalfmqError
-      UsageError         InvalidName, MessageTooLarge, UnsupportedCombination
-      BranchRefused      LateTry, BranchConflict
-      ConnectError
-      RequestFailed      TopicNotFound, NotAuthorized, ServerBusy, TransactionRefused, TransactionUndecided, TransactionIncomplete,
-                         CoordinatorSuperseded
-      OutcomeUnknown     SendTimeout, NoReply, TransactionUnknown
-      OutcomeMixed
-      ProtocolError
-      EnvironmentFailed  StoreInUse, StoreDamaged, StoreFull, StorePoisoned, PortTaken, WrongVersion, MissingDependency, DataLost
-      InvariantViolated
-
 The text is for people; programs use the fields. ``docs/errors.md`` describes each ``code``.
 """
 
@@ -142,8 +130,9 @@ class TransactionIncomplete(RequestFailed):
 
 
 class CoordinatorSuperseded(RequestFailed):
-    """Another process of this coordinator took over, or its broker does not know this one. Nothing of this call was done; an earlier attempt of
-    it may have been. Stop: only a new ``recover()`` may go on, with what it lists."""
+    """Another process of this coordinator took over, or its broker does not know this one. Nothing of this call was done; an earlier
+    attempt of it may have been. Stop: only a new ``recover()`` may go on, with what it lists.
+    """
 
     code = "coordinator-superseded"
 
@@ -163,8 +152,9 @@ class SendTimeout(OutcomeUnknown):
 
 
 class NoReply(OutcomeUnknown):
-    """The request is stored, and its reply did not come in time, or before the client was closed, or cannot be read. Its consumer may have handled it, or
-    may yet: look there before you send another one, or send what it may handle twice."""
+    """The request is stored, and its reply did not come in time, or before the client was closed, or cannot be read. Its consumer may have
+    handled it, or may yet: look there before you send another one, or send what it may handle twice.
+    """
 
     code = "no-reply"
 

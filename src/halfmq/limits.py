@@ -10,16 +10,16 @@ HEADER_FIELDS_MAX: Final = 128
 #: Remark of a response, characters: it may quote what a peer sent.
 REMARK_CHARS_MAX: Final = 2_000
 #: Partially received requests of all connections, bytes. Protects memory; a connection may have one incomplete frame. At least
-#: four frames. See ``broker.remoting.unfinished_frames``.
+#: four frames. See ``broker.peers.unfinished_frames``.
 UNFINISHED_BYTES_MAX: Final = 256 << 20
 #: The smallest that a broker may be configured to: a quarter of it must hold the largest frame, with its length field.
 UNFINISHED_BYTES_MIN: Final = 4 * (FRAME_BYTES_MAX + 4)
-#: Unread responses of all connections, bytes. Protects memory. At least four frames. See ``broker.remoting.outgoing_bytes``.
+#: Unread responses of all connections, bytes. Protects memory. At least four frames. See ``broker.peers.outgoing_bytes``.
 OUTGOING_BYTES_MAX: Final = 256 << 20
 #: The smallest that a broker may be configured to: twice the largest response, so that it does not close its own reader.
 OUTGOING_BYTES_MIN: Final = 4 * FRAME_BYTES_MAX
 #: Complete requests in progress of a connection per turn of the sequencer, bytes, plus 1,024 per request: a few ms of small
-#: commands, so that others do not wait. As much as one read of a socket. See ``broker.remoting.intake``.
+#: commands, so that others do not wait. As much as one read of a socket. See ``broker.peers.intake``.
 INTAKE_TURN_BYTES_MAX: Final = 256 << 10
 #: The same for all connections: the size of a batch.
 INTAKE_ALL_TURN_BYTES_MAX: Final = 8 << 20
@@ -76,8 +76,8 @@ QUERIES_MAX: Final = 16_384
 #: A query without a decision and without an undecided batch is forgotten after this time, ms: nothing depends on it. Streams begin a
 #: batch more often. So is one that is over, such as a batch write without a name: its driver repeats the decision for minutes at most.
 QUERY_UNUSED_MS: Final = 3_600_000
-#: A query that decided nothing for this time keeps only its last decision, ms. Its earlier ones serve a checkpoint that was restored, and jobs of
-#: every week or month that repeat an earlier number. Where there is no space they go sooner (``transaction.query_limits``).
+#: A query that decided nothing for this time keeps only its last decision, ms. Its earlier ones serve a checkpoint that was restored, and
+#: jobs of every week or month that repeat an earlier number. Where there is no space they go sooner (``transaction.query_limits``).
 QUERY_IDLE_MS: Final = 90 * 86_400_000
 #: Coordinators (``model.coordinator``) of a producer group, and of all: where there is no space, idle ones give way.
 COORDINATORS_PER_GROUP_MAX: Final = 16
@@ -152,7 +152,8 @@ COMMENT_CHARS_MAX: Final = 200
 NAME_CHARS_SHOWN: Final = 255
 #: Verdicts that a broker remembers to compare them with markers, and findings, together.
 COMPARISONS_MAX: Final = 4_096
-#: Findings among them of verdicts that no marker was to be compared with: anybody can settle a transaction of its own and contradict itself.
+#: Findings among them of verdicts that no marker was to be compared with: anybody can settle a transaction of its own and contradict
+#: itself.
 COMPARISONS_REPORTED_MAX: Final = COMPARISONS_MAX // 4
 #: Maximum characters of who reports a local outcome, such as "bank A".
 COMPARISON_SOURCE_CHARS_MAX: Final = 64
@@ -162,7 +163,7 @@ TRANSACTIONS_LISTED_MAX: Final = 1_000
 # --- queues and consumers --------------------------------------------------------------------------------------
 QUEUES_PER_TOPIC_MAX: Final = 1_024
 #: Maximum topics (including ``%RETRY%`` and ``%DLQ%``) and consumer groups; fewer with small segments, see
-#: ``model.settings.named_bytes_max``. Protects memory.
+#: ``model.settings.BasePart``. Protects memory.
 TOPICS_MAX: Final = 65_536
 GROUPS_MAX: Final = 16_384
 #: Maximum of a pull response, if the client requests it; by default 256 KiB and 32 messages, as in RocketMQ.
@@ -178,8 +179,8 @@ SIZE_SAMPLES_MAX: Final = 128
 SIZE_SAMPLE_MESSAGES: Final = 16
 #: Freed memory at the end of its heap that a broker keeps for its next allocations, bytes (``runtime.allocator``).
 FREED_BYTES_KEPT: Final = 32 << 20
-#: Maximum of a raw read: stored messages with their queue entries, and their number. The loop serves nothing else meanwhile: 4,096 messages of
-#: 390 bytes that lie between others take 4 ms, 2 MiB of messages of 1.3 KiB 3 ms; half batches a third of that.
+#: Maximum of a raw read: stored messages with their queue entries, and their number. The loop serves nothing else meanwhile: 4,096 messages
+#: of 390 bytes that lie between others take 4 ms, 2 MiB of messages of 1.3 KiB 3 ms; half batches a third of that.
 RAW_READ_BYTES_MAX: Final = 8 << 20
 RAW_READ_MESSAGES_MAX: Final = 5_120
 #: Maximum of a read of the transaction table: rows with their records, which take 2.4 us each, bytes of records, and rows among which the
@@ -218,7 +219,7 @@ RETRY_TIMES_MAX: Final = 16
 CONNECTION_IDLE_MS: Final = 120_000
 #: Maximum connections; fewer if the limit of open files requires it.
 CONNECTIONS_MAX: Final = 16_384
-#: Connections reserved for operators, at most a quarter of all; see ``broker.remoting.connection_admission``.
+#: Connections reserved for operators, at most a quarter of all; see ``broker.peers.connection_admission``.
 OPERATOR_PLACES: Final = 16
 #: Maximum HTTP connections; as many older ones may be closing.
 HTTP_CONNECTIONS_MAX: Final = 32

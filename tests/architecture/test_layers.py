@@ -24,7 +24,7 @@ def imports_of(path: Path) -> set[str]:
 #: What ``core``, ``wire`` and ``model`` may import besides halfmq: nothing here calls the operating system or reads a clock.
 #: ``importlib`` is for the optional packages of ``wire/remoting/compression.py``.
 PURE = {
-    "bisect", "collections", "dataclasses", "enum", "functools", "heapq", "importlib", "itertools", "msgspec",
+    "bisect", "collections", "dataclasses", "enum", "functools", "heapq", "importlib", "ipaddress", "itertools", "msgspec",
     "operator", "re", "struct", "typing", "zlib", "zlib_ng",
 }  # fmt: skip
 
@@ -52,6 +52,35 @@ def test_decisions_and_codecs_do_no_io(package: str, also: set[str]) -> None:
         )
         checked += 1
     assert checked > 3
+
+
+#: The places that open and accept sockets, where TLS would enter: of clients, of the broker; and a server that the benchmark compares it
+#: with. Libraries of the databases and of the relay's targets have sockets of their own.
+OF_SOCKETS = {
+    "client/connector.py": {"create_connection"},
+    "broker/listener.py": {"socket", "connect_accepted_socket"},
+    "bench/baseline.py": {"create_server"},
+}
+_OPENS = {
+    "create_connection", "create_server", "connect_accepted_socket", "create_unix_connection", "create_unix_server",
+    "open_connection", "open_unix_connection", "start_server", "start_unix_server", "sock_connect", "sock_accept",
+    "create_datagram_endpoint", "start_tls",
+}  # fmt: skip
+
+
+def test_one_place_opens_sockets_and_one_accepts_them() -> None:
+    found: dict[str, set[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        calls = {
+            node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name)
+        }
+        opens = calls & (_OPENS | ({"socket"} if "socket" in imports_of(path) else set()))
+        if opens:
+            found[path.relative_to(SOURCE).as_posix()] = opens
+    assert found == OF_SOCKETS
 
 
 #: Decisions and records tell what was there at their time.

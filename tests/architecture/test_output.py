@@ -46,4 +46,4 @@ def test_loggers_in_the_application_are_made_by_the_client() -> None:
         if name == "getLogger"
     }
     # The second one switches a logger of PySpark off.
-    assert found == {"client/log.py", "spark/jobs/inputs.py"}
+    assert found == {"client/log.py", "spark/jobs/source.py"}

@@ -25,6 +25,7 @@ from halfmq import limits
 from halfmq.bench.load import Counts, LoadConnection, Plan
 from halfmq.broker.broker import Broker
 from halfmq.broker.config import BrokerConfig
+from halfmq.broker.remoting.gateway import Connection
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
@@ -97,7 +98,7 @@ async def record(directory: Path) -> list[bytes]:
     ended = asyncio.Event()
     plan = Plan(threads=THREADS, transactions_max=THREADS * MANY_TURNS, seconds=1)
     load = LoadConnection(plan, 0, THREADS, Counts(), ended.set)
-    connection = broker._gateway.expect()
+    connection = Connection(broker._gateway, broker._peers.next_number())
 
     def read(data: bytes) -> None:
         reads.append(data)
@@ -116,7 +117,7 @@ async def record(directory: Path) -> list[bytes]:
 async def replay(directory: Path, reads: list[bytes]) -> int:
     """Gives a broker ``reads``, one turn each; returns how many transactions were committed."""
     broker = await _broker(directory)
-    connection = broker._gateway.expect()
+    connection = Connection(broker._gateway, broker._peers.next_number())
     connection.connection_made(_Wire(asyncio.get_running_loop(), lambda data: None))
     for data in reads:
         connection.data_received(data)

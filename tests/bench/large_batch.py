@@ -1,17 +1,17 @@
 """One large batch of Spark's sink, and who waits meanwhile: `python -m tests.bench.large_batch [--rows 1000000] [--bytes 100]`.
 
-Spark (local[2]) writes ``range`` into a topic with ``format("halfmq")``, in one batch and so with one decision, to a broker with its defaults,
-synced. Four processes run beside it on the same machine:
+Spark (local[2]) writes ``range`` into a topic with ``format("halfmq")``, in one batch and so with one decision, to a broker with its
+defaults, synced. Four processes run beside it on the same machine:
 
     broker      its anonymous memory (RssAnon) is sampled
-    client      sends one message to another topic, waits for the response, pulls it, waits for the response, and so on. The response to the send
-                waits for the broker's event loop and for the disk; that to the pull only for the loop
+    client      sends one message to another topic, waits for the response, pulls it, waits for the response, and so on. The response to
+                the send waits for the broker's event loop and for the disk; that to the pull only for the loop
     consumer    pulls the queues of the topic that is written, each with one request that waits for messages
-    probe       now and then writes a sector of a file on the same disk and syncs it, and measures how late a sleep ends: what the disk and the
-                busy machine add without the broker
+    probe       now and then writes a sector of a file on the same disk and syncs it, and measures how late a sleep ends: what the disk
+                and the busy machine add without the broker
 
-Then Spark reads the topic: all rows, each once, of one decision, or the program fails. Prints a table to stderr and JSON to stdout. Times in ms
-unless a name says otherwise; a request belongs to a phase if it was in progress in it:
+Then Spark reads the topic: all rows, each once, of one decision, or the program fails. Prints a table to stderr and JSON to stdout. Times
+in ms unless a name says otherwise; a request belongs to a phase if it was in progress in it:
 
     before      an idle broker
     write       from the call of Spark until shortly before the decision

@@ -1,10 +1,11 @@
-"""Our relay beside Debezium's outbox event router, each draining an outbox on PostgreSQL into Kafka: `python -m tests.bench.outbox_debezium`.
+"""Our relay beside Debezium's outbox event router, each draining an outbox on PostgreSQL into Kafka: `python -m
+tests.bench.outbox_debezium`.
 
-In turns, each alone on the machine, with new servers. Both find the same bodies, keys and order, written in the same transactions before they
-start, and both connect to PostgreSQL by TCP. Ours is one `halfmq relay` with its defaults. Debezium is its embedded engine with the connector for
-PostgreSQL (pgoutput) and an idempotent producer of Kafka (``tests/bench/debezium``); its slot exists before the rows do, so that it reads all
-of them from the log. Of its settings those are taken that cost it least here: its defaults, ``text`` as the payload's type, and the parallel
-collector. Afterwards the topic is read: every row once, in its order by key.
+In turns, each alone on the machine, with new servers. Both find the same bodies, keys and order, written in the same transactions before
+they start, and both connect to PostgreSQL by TCP. Ours is one `halfmq relay` with its defaults. Debezium is its embedded engine with the
+connector for PostgreSQL (pgoutput) and an idempotent producer of Kafka (``tests/bench/debezium``); its slot exists before the rows do, so
+that it reads all of them from the log. Of its settings those are taken that cost it least here: its defaults, ``text`` as the payload's
+type, and the parallel collector. Afterwards the topic is read: every row once, in its order by key.
 
 CPU is that of the process, whole, and from the first record at Kafka on, which leaves out the start of a JVM; and that of all processes of
 PostgreSQL. Ours has deleted the rows by then. Debezium leaves them, and their deletion is not in its figures.

@@ -1,7 +1,7 @@
 """An outbox of many rows on PostgreSQL, drained into a target by relays that are killed: `python -m tests.bench.outbox_drain TARGET`.
 
-The target is read to the end afterwards: every row must be there, in its order by key, and a message that is there twice has one message id.
-Prints JSON. CPU is that of all relays, killed ones included, of the server processes of PostgreSQL, and not of the target.
+The target is read to the end afterwards: every row must be there, in its order by key, and a message that is there twice has one message
+id. Prints JSON. CPU is that of all relays, killed ones included, of the server processes of PostgreSQL, and not of the target.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """What publishing costs for each target of the relay, with its real server on this machine: `python -m tests.bench.relay_targets`.
 
-Messages of 200 bytes in batches of 500, once over 1,000 order keys, once without keys. Prints JSON. CPU is that of this process with all its
-threads; of the servers it is not counted. Not counted either are the first batches, in which a JVM compiles.
+Messages of 200 bytes in batches of 500, once over 1,000 order keys, once without keys. Prints JSON. CPU is that of this process with all
+its threads; of the servers it is not counted. Not counted either are the first batches, in which a JVM compiles.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def kafka(work: Path) -> Iterator[Target]:
 
 @contextmanager
 def rocketmq(work: Path) -> Iterator[Target]:
-    with rocket(work / "rocketmq") as stock:
+    with rocket(work / "rocketmq", is_measured=True) as stock:
         yield Rocket(stock)
 
 

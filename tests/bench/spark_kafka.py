@@ -11,8 +11,8 @@ runs each line once, every second round in reverse order; one round before the o
 Prints a table to stderr and JSON to stdout: rows per second of all rounds; CPU time per row of the broker, Spark's JVM and its Python
 workers; and the ratio of rates, ours to theirs, within each round. Broker and Spark share the machine.
 
-Bodies are random bytes. halfmq runs with its defaults, synced: a write is visible once, and durable when it returns. Kafka's sink is at least
-once, and its broker leaves syncing to the system, which is done between the runs here. "tuned" is the best of what was tried; see
+Bodies are random bytes. halfmq runs with its defaults, synced: a write is visible once, and durable when it returns. Kafka's sink is at
+least once, and its broker leaves syncing to the system, which is done between the runs here. "tuned" is the best of what was tried; see
 ``TUNED``. Needs Java 17 or later and Maven, which fetches the published jars of Kafka and of Spark's Kafka connector.
 """
 

@@ -27,8 +27,9 @@ SEGMENT_BYTES = 256 << 20
 
 def stages(url: str, columns: str, messages: int) -> dict[str, float]:
     """CPU time of the stages of a read in this process, us a row."""
+    from halfmq.client import blocking
     from halfmq.spark import source
-    from halfmq.spark.network import raw_connection, raw_reader
+    from halfmq.spark.network import raw_reader
     from halfmq.spark.options import parse_options
 
     spent: dict[str, float] = {}
@@ -46,9 +47,9 @@ def stages(url: str, columns: str, messages: int) -> dict[str, float]:
 
         setattr(owner, name, watched)
 
-    watch(raw_connection.RawConnection, "_exactly", "socket")
+    watch(blocking.RawConnection, "_exactly", "socket")
     watch(raw_reader, "is_intact", "checksum")
-    watch(raw_reader, "_checksums_are_right", "checksum")
+    watch(raw_reader, "_wrong_half_batches", "checksum")
     watch(raw_reader, "_rows", "decode")
     watch(source, "record_batches", "arrow")
     options = parse_options({"url": url, "subscribe": "bench", "columns": columns, "minPartitions": "1"})

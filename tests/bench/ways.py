@@ -1,8 +1,8 @@
 """What a service pays for one order and one message, by the way the message goes: ``python -m tests.bench.ways``. Prints JSON.
 
 Each way on each database in turns of 50, so that what else the machine does meets all of them. Statements are those that reach the driver,
-COMMIT not counted. Latency is that of the service's own call: until its transaction is committed, and for ``send on commit`` and half messages
-until the broker has answered too.
+COMMIT not counted. Latency is that of the service's own call: until its transaction is committed, and for ``send on commit`` and half
+messages until the broker has answered too.
 """
 
 import argparse
@@ -150,8 +150,9 @@ def measure(shop: Shop, count: int) -> dict[str, Any]:
 
 
 def visible(shop: Shop, count: int) -> dict[str, float]:
-    """From the commit of a single message in the outbox until a consumer has it, by a relay in this process, ms. The first ones wait for what
-    ``measure`` has left there."""
+    """From the commit of a single message in the outbox until a consumer has it, by a relay in this process, ms. The first ones wait for
+    what ``measure`` has left there.
+    """
     topic, took = f"visible-{shop.engine.dialect.name}", []
     shop.mq.send(topic, BODY)
     with shop.mq.relay(shop.outbox, shop.engine), shop.mq.consumer(topic, group=topic) as messages:

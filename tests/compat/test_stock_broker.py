@@ -1,9 +1,10 @@
 # ruff: noqa: PT012 - what is tested is a block that raises
 """Our client against an unchanged Apache RocketMQ, name server and broker from the published jars.
 
-One world per version: everything the client and the Spark source promise there is done in one run of the broker, because
-starting one takes many seconds; the parts run side by side, because most of each is waiting. What differs from halfmq is part of the promise: several messages of one transaction are one half
-each, which the receipt says; and no message is visible twice although the broker checks copies of what it committed.
+One world per version: everything the client and the Spark source promise there is done in one run of the broker, because starting one takes
+many seconds; the parts run side by side, because most of each is waiting. What differs from halfmq is part of the promise: several messages
+of one transaction are one half each, which the receipt says; and no message is visible twice although the broker checks copies of what it
+committed.
 """
 
 import asyncio

@@ -6,14 +6,13 @@ from zlib import crc32
 
 from halfmq.model.half_batch import HalfMessage, build_payload, item_places
 from halfmq.model.query_batch import QueryBatch
+from halfmq.model.text_fields import write_fields
 from halfmq.wire.remoting.codes import HMQ_DECIDE, HMQ_PREPARE_BATCH
 from halfmq.wire.remoting.half_batches import (
-    DecideFields,
     PrepareFields,
     WinnerRow,
     decide_ext,
     encode_winners,
-    prepare_ext,
 )
 from tests.support.raw_client import Answer, property_string
 
@@ -98,8 +97,8 @@ def new_batch(
     size: int = 300,
     delays_ms: dict[int, tuple[int, int, int]] | None = None,
 ) -> Batch:
-    """A batch whose attempts have so many half batches of three messages with bodies of ``size`` bytes. ``delays_ms``: by index, of those whose
-    messages have delays.
+    """A batch whose attempts have so many half batches of three messages with bodies of ``size`` bytes. ``delays_ms``: by index, of those
+    whose messages have delays.
     """
     batch = house.book.batches[number] = Batch(number, winners=winners)
     for attempt, count in attempts.items():
@@ -130,9 +129,9 @@ def prepare(house: "House", batch: Batch, attempt: str, index: int) -> None:
     part.items = tuple(at for at, _ in item_places(payload, count))
     fields = PrepareFields(
         WRITERS, TOPIC, part.queue, count, part.checksum, index, 0, "", QUERY, batch.number, RUN, attempt, -1, 2,
-        int(bool(part.delays_ms)),
+        int(bool(part.delays_ms)) or None,
     )  # fmt: skip
-    ext = {name: str(value) for name, value in prepare_ext(fields).items()}
+    ext = {name: str(value) for name, value in write_fields(fields).items()}
     house.ask("half batch", (batch.number, attempt, index), HMQ_PREPARE_BATCH, ext, payload)
 
 
@@ -150,8 +149,8 @@ def decide(house: "House", batch: Batch, digest: bytes = b"") -> None:
         parts = batch.attempts[name]
         messages, checksum = sum(len(part.messages) for part in parts), sum(part.checksum for part in parts)
         rows.append(WinnerRow(name, len(parts), messages, checksum & 0xFFFFFFFF))
-    fields = DecideFields(WRITERS, QueryBatch(QUERY, batch.number, RUN), digest or batch.digest)
-    ext = {name: str(value) for name, value in decide_ext(fields).items()}
+    fields = decide_ext(WRITERS, QueryBatch(QUERY, batch.number, RUN), digest or batch.digest)
+    ext = {name: str(value) for name, value in fields.items()}
     if not digest and not batch.asked:
         batch.asked, batch.asked_at_ms = True, house.clock.now_ms
     house.ask("contradiction" if digest else "decision", batch.number, HMQ_DECIDE, ext, encode_winners(rows))

@@ -1,4 +1,4 @@
-"""Every point with every loss, or a part of them: restart, check, lose power again, check again, let the clients retry, check everything."""
+"""Every point with every loss, or a part of them: restart, check, lose power again, check again, let clients retry, check everything."""
 
 import random
 from collections import Counter
@@ -208,8 +208,8 @@ def go_through(
     sync_is_a_lie: bool = False,
     eager: bool = False,
 ) -> Tally:
-    """Run all points of a script with all losses, or a part of that. Equal disks with equal clients are checked only once. What is read after a
-    kill may still be lost, so a kill also covers a power loss that kept everything, but not vice versa.
+    """Run all points of a script with all losses, or a part of that. Equal disks with equal clients are checked only once. What is read
+    after a kill may still be lost, so a kill also covers a power loss that kept everything, but not vice versa.
 
     ``second_level``: fraction of the recoveries with another crash, at one random operation each.
     """

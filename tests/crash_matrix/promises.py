@@ -1,8 +1,6 @@
 """What must hold after a crash: first for everything that was acknowledged; after the clients retried, for everything."""
 
 from halfmq.broker.recovery import recover
-from halfmq.core.transaction import invariants
-from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.errors import UsageError
 from halfmq.limits import DELAY_LEVELS_MS
 from halfmq.model.settings import ProducerSettings
@@ -11,6 +9,7 @@ from halfmq.store.verify import verify_store
 from tests.crash_matrix import batches
 from tests.crash_matrix.house import COMMIT, GROUP, ROLLBACK, House, Said, Tx, Violation
 from tests.simulation.world import DATA, SeededEntropy
+from tests.support import invariants
 from tests.support.durable_digest import durable_digest
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.hand_flush import HandFlush
@@ -135,7 +134,7 @@ def _check_undecided(house: House, tx: Tx, undecided: dict[str, object]) -> None
     missing = {said.acked[0] for said in acked if said.acked is not None} - halves
     if missing:
         raise Violation(f"Retention: {tx.tx_id} lost its halves {sorted(missing)}")
-    if tx.aside and not isinstance(known.next_check, ParkedCheck):  # type: ignore[attr-defined]
+    if tx.aside and not known.parked:  # type: ignore[attr-defined]
         raise Violation(f"Durable: {tx.tx_id} was said to be parked, and is not")
     if known.checks < tx.checks:  # type: ignore[attr-defined]
         raise Violation(f"{tx.tx_id} was checked {tx.checks} times, and the broker knows of {known.checks}")  # type: ignore[attr-defined]

@@ -46,7 +46,7 @@ UNREACHED = {
     "open_files.py _sync_closed: file.sync": "only with more than 256 index files open; tests/unit/store/test_open_files.py",
     "recovery.py _write_again: segment.file.sync": "only with more than 128 segments since what was known durable; "
     "tests/unit/store/test_recovery.py",
-    "snapshot.py write_snapshot: file.write": "only in snapshots of more than a MiB, which end with the write that is "
+    "checkpoint.py write_snapshot: file.write": "only in snapshots of more than a MiB, which end with the write that is "
     "reached; tests/unit/store/test_snapshot.py loses power at each step of one",
 }
 #: B to G are damage that no crash leaves; P and Q need a snapshot that is damaged while the log is trimmed. If a script causes

@@ -1,4 +1,5 @@
-"""Who runs or compares each code block of README.md, examples/README.md and docs/*.md, or why nobody does: one row for every block, in the order of the page.
+"""Who runs or compares each code block of README.md, examples/README.md and docs/*.md, or why nobody does: one row for every block, in the
+order of the page.
 
 Decision 0062. A test that is named here asks ``blocks_of`` for its blocks, so the table decides what it runs.
 What the reader's program needs from its surroundings is replaced by ``in_test`` and nothing else: addresses, and absolute directories.

@@ -1,4 +1,6 @@
-"""What README.md, examples/README.md and docs/*.md show: code blocks, quotations in running text, and tables. Read with markdown-it-py, which Rich requires."""
+"""What README.md, examples/README.md and docs/*.md show: code blocks, quotations in running text, and tables. Read with markdown-it-py,
+which Rich requires.
+"""
 
 import re
 from collections.abc import Iterator
@@ -130,8 +132,8 @@ def output(block: Block) -> str:
 def same(shown: str, said: str) -> bool:
     """Whether a page shows what a program said.
 
-    In what is shown, ``...`` stands for any text, a number or a time for any number, a duration for any duration, ``DIR`` for any directory, and any blanks and line
-    breaks for others. Everything else is literal.
+    In what is shown, ``...`` stands for any text, a number or a time for any number, a duration for any duration, ``DIR`` for any
+    directory, and any blanks and line breaks for others. Everything else is literal.
     """
     return re.fullmatch(pattern(shown), " ".join(said.split())) is not None
 

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -134,6 +135,7 @@ def assert_serves(command: str, directory: Path, says: str) -> None:
     assert says in log.read_text()
 
 
+@cache  # each is made when it is asked for
 def tree(command: Any) -> dict[str, Any]:
     """The commands below one, by their names."""
     if not hasattr(command, "list_commands"):

@@ -1,6 +1,8 @@
 """Every code block of the pages is run or compared by a test, or says why not."""
 
 import ast
+import textwrap
+from importlib import import_module
 
 import pytest
 
@@ -79,3 +81,29 @@ def test_commands_are_told_from_output_and_explanations() -> None:
     assert commands(Block("page", 1, "sh", shell)) == ["halfmq tx list", "halfmq tx show TX_ID", "halfmq tx stats"]
     with_prompt = Block("page", 1, "", "$ halfmq store dump DIR --kind x\n{1}\n")
     assert (commands(with_prompt), output(with_prompt)) == (["halfmq store dump DIR --kind x"], "{1}")
+
+
+def imports_of_halfmq(text: str) -> list[tuple[str, str]]:
+    """(module, name) of each ``from halfmq... import`` in a program; text that is no whole program has none."""
+    try:
+        tree = ast.parse(textwrap.dedent(text))
+    except SyntaxError:
+        return []
+    return [
+        (node.module, one.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "halfmq"
+        for one in node.names
+    ]
+
+
+def test_what_a_page_imports_exists() -> None:
+    """Also where a program runs in the thorough tests only."""
+    shown = {(block.place, *one) for page in PAGES for block in blocks(page) for one in imports_of_halfmq(block.text)}
+    assert len(shown) > 15
+    missing = [f"{place}: {module}.{name}" for place, module, name in shown if not hasattr(import_module(module), name)]
+    assert not missing, missing
+    assert imports_of_halfmq("def f():\n    from halfmq.client import sync, gone\n") == [
+        ("halfmq.client", "sync"),
+        ("halfmq.client", "gone"),
+    ]

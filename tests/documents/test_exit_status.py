@@ -43,8 +43,9 @@ AGAIN: Final = {
     ),
     "halfmq query": ("halfmq query forget done --operator ada --reason over --yes", S.NOT_FOUND, "knows no query done"),
 }
-#: (command, status) -> what is run, in a directory with ``sample`` and ``damaged`` (stores), ``clean.jsonl`` and ``phantom.jsonl``. The environment
-#: names a broker with the undecided transactions ``T-1`` to ``T-3``, whose producer answers UNKNOWN, and a finding of damage. What needs Spark is run by another test.
+#: (command, status) -> what is run, in a directory with ``sample`` and ``damaged`` (stores), ``clean.jsonl`` and ``phantom.jsonl``. The
+#: environment names a broker with the undecided transactions ``T-1`` to ``T-3``, whose producer answers UNKNOWN, and a finding of damage.
+#: What needs Spark is run by another test.
 RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq serve", S.SUCCESS): (
         "halfmq serve --data new --port 0 --name-port 0 --ports-file ports.json --segment-bytes 1048576 & broker=$!\n"

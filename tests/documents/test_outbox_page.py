@@ -38,7 +38,8 @@ def address(broker: Served) -> str:
 
 def follow(block: Block, directory: Path) -> None:
     """Run its commands in the shell, which print what it shows."""
-    said = "".join(shell(f"{command} 2>&1", directory).stdout for command in commands(block))
+    # Of the whole list: what the first part of ``a || b`` writes says why it failed.
+    said = "".join(shell(f"{{ {command}\n}} 2>&1", directory).stdout for command in commands(block))
     assert same(output(block), said), f"{block.place} shows\n{output(block)}\nand it is\n{said}"
 
 

@@ -1,4 +1,6 @@
-"""The programs of README.md, docs/database.md and docs/check-history.md, as a reader runs them: in a directory of their own, against a broker."""
+"""The programs of README.md, docs/database.md and docs/check-history.md, as a reader runs them: in a directory of their own, against a
+broker.
+"""
 
 import json
 import os

@@ -4,17 +4,20 @@ import logging
 import random
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, get_args
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from halfmq.broker.config import BrokerConfig, packed_host
+from halfmq.broker.remoting.commands import COMMANDS
 from halfmq.core.decide import DECIDE
 from halfmq.errors import ProtocolError
 from halfmq.model.half_batch import HalfMessage, build_payload
 from halfmq.model.query_batch import QueryBatch
+from halfmq.model.text_fields import write_fields
 from halfmq.wire.remoting import (
     check_polls,
-    fitting,
     group_bodies,
     half_batches,
     heartbeat,
@@ -55,6 +58,7 @@ from tests.fuzz.wire_targets import java_frames, pieces
 from tests.simulation.world import DATA, HandClock, Life
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import command, property_string
+from tests.support.worst_requests import REQUESTS
 
 #: As the broker of this world says, in every message.
 STORE_HOST: Final = packed_host("127.0.0.1", 10_911)
@@ -71,7 +75,7 @@ class Stranger:
         self.number = number
         self.written = bytearray()
         self.closed = False
-        self.protocol: Any = life.loop.gateway.expect()
+        self.protocol: Any = life.loop.admit("10.0.0.9")
         self.protocol.connection_made(self)
 
     def get_extra_info(self, name: str, default: object = None) -> object:
@@ -125,7 +129,7 @@ class World:
         # The commands of a read are handled in several turns, and written in several batches, if they take long or may do so. Here no
         # time passes within a turn, so the log does not depend on the machine, nor on how often an unknown command is expected.
         broker, time = self.life.broker, self.life.loop.time
-        broker._sequencer.pace.clock = broker._gateway.intake.clock = time
+        broker._sequencer.pace.clock = broker._peers.intake.clock = time
         broker._sequencer.pace.took_s = dict.fromkeys(DECIDE, 0.0)
         self.life.settle()
 
@@ -313,8 +317,8 @@ def _conversations() -> tuple[bytes, ...]:
          (HMQ_RESOLVE, {"group": "P", "txId": "H" * 32, "verdict": "COMMIT", "operator": "me", "reason": "r"}, b""),
          (HMQ_UNDECIDED, {}, operators.encode_ids(["H" * 32])),
          (HMQ_POSITION, position.request_ext(["T", "Nowhere"]), b""),
-         (HMQ_FITTING, fitting.encode_request(fitting.FittingRequest("T", 0, 0, 9, 1_000)), b""),
-         (HMQ_RAW_READ, raw_read.encode_request_fields(raw_read.RawReadFields("C", "0" * 32, "T", 1, 0, 0, 9, 999, True, True)), b"")],
+         (HMQ_FITTING, write_fields(position.FittingFields("T", 0, 0, 9, 1_000)), b""),
+         (HMQ_RAW_READ, write_fields(raw_read.RawReadFields("C", "0" * 32, "T", 1, 0, 0, 9, 999, 1, 1)), b"")],
         [(17, {"topic": "New", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}, b""), (351, {"topic": "New"}, b""),
          (215, {"topic": "New"}, b""), (200, {}, b'{"groupName":"C2"}'), (207, {"groupName": "C2"}, b""),
          (203, {"consumerGroup": "C"}, b""), (204, {"producerGroup": "P"}, b""), (208, {"consumerGroup": "C"}, b"")],
@@ -325,15 +329,17 @@ def _conversations() -> tuple[bytes, ...]:
          (HMQ_FORGET_QUERY, {"query": "q", "operator": "me", "reason": "r"}, b""),
          (HMQ_TAKE_EPOCH, {"group": "P", "coordinator": "c", "takenBy": "me"}, b""), (HMQ_COORDINATORS, {"max": "3"}, b""),
          (HMQ_FORGET_COORDINATOR, {"group": "P", "coordinator": "c", "operator": "me", "reason": "r"}, b""),
-         (HMQ_POLL_CHECKS, check_polls.encode_poll(check_polls.Poll("P", "me", 1_000, 5)), b"")],
+         (HMQ_POLL_CHECKS, write_fields(check_polls.PollFields("P", "me", 1_000, 5)), b"")],
         [*_half_batch_requests()],
-        [half_send, *[(HMQ_TABLE_READ, table_read.encode_request_fields(table_read.TableReadFields("0" * 32, wanted, 0, 9, 0, 999)), b"")
-                      for wanted in table_read.WANTED]],
+        [half_send, *[(HMQ_TABLE_READ, write_fields(table_read.TableReadFields("0" * 32, wanted, 0, 9, 0, 999)), b"")
+                      for wanted in get_args(table_read.Wanted)]],
         [(35, {"clientID": "me", "producerGroup": "P", "consumerGroup": "C"}, b""), (9_999, {}, b"")],
         [(34, {}, hello), (310, _send_ext("T", "A"), b"a"), (400, {}, assigned), (401, {}, assigned), (41, {}, lock),
          (325, _send_ext("DefaultCluster_REPLY_TOPIC", "R", REPLY_TO_CLIENT="me"), b"reply"),
          (200_050, {"consumerGroup": "C"}, b"")],
     )  # fmt: skip
+    listed = {code for requests in said for code, _, _ in requests}
+    said += ([half_send, *[(code, *REQUESTS[code]) for code in COMMANDS if code not in listed]],)
     streams = [
         bytes((number,))
         + b"".join(command(code, opaque, ext, body) for opaque, (code, ext, body) in enumerate(turn, 1))
@@ -355,16 +361,16 @@ def _half_batch_requests() -> list[tuple[int, dict[str, str], bytes]]:
     checksum = crc32(payload)
     prepare = half_batches.PrepareFields("W", "T", 0, count, checksum, 0, 0, "", "q", 0, "r", "0.1", -1, 2)
     alone = half_batches.PrepareFields("W", "T", 0, count, checksum, 0, 1, "tx", default_queues=2)
-    decide = half_batches.DecideFields("W", QueryBatch("q", 0, "r"), bytes(16))
+    batch, decide = QueryBatch("q", 0, "r"), half_batches.decide_ext("W", QueryBatch("q", 0, "r"), bytes(16))
     winners = half_batches.encode_winners([half_batches.WinnerRow("0.1", 1, count, checksum)])
-    found = half_batches.decision_ext(decide.batch)
+    found = half_batches.decision_ext(batch)
     said = [
-        (HMQ_PREPARE_BATCH, half_batches.prepare_ext(prepare), payload), (HMQ_DECISION, found, b""),
-        (HMQ_PREPARE_BATCH, half_batches.prepare_ext(prepare._replace(run="s")), payload),
-        (HMQ_DECIDE, half_batches.decide_ext(decide), winners),
-        (HMQ_DECIDE, half_batches.decide_ext(decide._replace(batch=QueryBatch("q", 0, "s"))), winners),
-        (HMQ_DECIDE, half_batches.decide_ext(decide), b"[]"), (HMQ_DECISION, {}, b""),
-        (HMQ_PREPARE_BATCH, half_batches.prepare_ext(alone), payload), (11, _pull_ext("T"), b""),
+        (HMQ_PREPARE_BATCH, write_fields(prepare), payload), (HMQ_DECISION, found, b""),
+        (HMQ_PREPARE_BATCH, write_fields(replace(prepare, run="s")), payload),
+        (HMQ_DECIDE, decide, winners),
+        (HMQ_DECIDE, half_batches.decide_ext("W", QueryBatch("q", 0, "s"), bytes(16)), winners),
+        (HMQ_DECIDE, decide, b"[]"), (HMQ_DECISION, {}, b""),
+        (HMQ_PREPARE_BATCH, write_fields(alone), payload), (11, _pull_ext("T"), b""),
     ]  # fmt: skip
     return [(code, {name: str(value) for name, value in ext.items()}, body) for code, ext, body in said]
 

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import Final
 from zlib import crc32
 
+from msgspec import ValidationError
+from msgspec.structs import replace
+
 from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.model import properties
 from halfmq.model.half_batch import (
-    ENTRY,
     ENTRY_BYTES,
-    ITEM_HEAD,
     ITEM_HEAD_BYTES,
     HalfMessage,
     Verified,
@@ -24,19 +25,21 @@ from halfmq.model.half_batch import (
     delayed_items,
     delays_in,
     item_places,
-    verify_payload,
 )
 from halfmq.model.ids import hash64
+from halfmq.model.layout import ITEM_HEAD, PAYLOAD_ENTRY
 from halfmq.model.message_facts import delay_in, pairs_of, tag_hashes
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
 from halfmq.model.stored_message import SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK, StoredMessage, encode
 from halfmq.model.stored_message import decode as decode_message
+from halfmq.model.text_fields import read_fields, write_fields
 from halfmq.wire.remoting import half_batches
 from halfmq.wire.remoting.codes import HMQ_DECIDE, HMQ_DECISION, HMQ_PREPARE_BATCH
 from halfmq.wire.remoting.header import decode
 from tests.fuzz.target import Target, hold, outcome, same
 from tests.fuzz.wire_targets import join_frame, split_frame
+from tests.support.payloads import verify_payload
 from tests.support.raw_client import command, property_string
 
 TOPIC: Final = "T"
@@ -111,7 +114,7 @@ def _by_the_book(payload: bytes, count: int, *, delayed: bool = False) -> list[S
         delays += struct.pack(">q", delay) if delayed else b""
         tag, unique = properties.find(message.properties, "TAGS"), properties.find(message.properties, "UNIQ_KEY")
         key_hash = hash64(unique) if unique else 0
-        entries += ENTRY.pack(HALF_BATCH_PAYLOAD_AT + at, size, tag_hashes[tag or b""], key_hash)
+        entries += PAYLOAD_ENTRY.pack(HALF_BATCH_PAYLOAD_AT + at, size, tag_hashes[tag or b""], key_hash)
         found.append(message)
         at += ITEM_HEAD_BYTES + size
     return found if payload[at:] == delays + entries else None
@@ -227,13 +230,12 @@ def run_requests(frame: bytes) -> None:
     if read.error is not None or not isinstance(read.value.ext, dict):
         return
     ext = read.value.ext
-    prepare = outcome(ProtocolError, half_batches.read_prepare, ext)
-    if prepare.error is None:
-        same("prepare", half_batches.read_prepare(_text(half_batches.prepare_ext(prepare.value))), prepare.value)
-    decide = outcome(ProtocolError, half_batches.read_decide, ext)
-    if decide.error is None:
-        same("decide", half_batches.read_decide(_text(half_batches.decide_ext(decide.value))), decide.value)
-        hold(len(decide.value.digest) == 16, "a digest of another length is read")
+    for kind in (half_batches.PrepareFields, half_batches.DecideFields, half_batches.DecisionFields):
+        fields = outcome(ValidationError, read_fields, kind, ext)
+        if fields.error is None:
+            same(kind.__name__, read_fields(kind, _text(write_fields(fields.value))), fields.value)
+            digest = getattr(fields.value, "digest", "00" * 16)
+            hold(len(bytes.fromhex(digest)) == 16, "a digest of another length is read")
     answer = outcome(ProtocolError, half_batches.read_answer, ext)
     if answer.error is None:
         same("answer", half_batches.read_answer(_text(half_batches.answer_ext(answer.value))), answer.value)
@@ -250,19 +252,18 @@ def _text(ext: dict[str, object]) -> dict[str, str]:
 def _request_seeds() -> list[bytes]:
     prepare = half_batches.PrepareFields("G", TOPIC, 0, 3, 1 << 31, 0, 0, "", "q", 7, "r1", "0.1", 1_000, 4)
     alone = half_batches.PrepareFields("G", TOPIC, 0, 3, 5, 1, 2, "tx-1")
-    delayed = prepare._replace(delayed=1)
-    decide = half_batches.DecideFields("G", QueryBatch("q", 7, "r1"), bytes(range(16)))
-    of_topic = decide._replace(batch=QueryBatch("q", 7, "r1", "T", "s-1"))
+    delayed = replace(prepare, delayed=1)
+    digest, of_topic = bytes(range(16)), QueryBatch("q", 7, "r1", "T", "s-1")
     rows = [half_batches.WinnerRow("0.1", 2, 6, 1 << 31), half_batches.WinnerRow("1.4", 1, 1, 0)]
     answer = half_batches.DecisionAnswer(_HOST, True, bytes(16), 4_096, 7)
     said = [
-        (HMQ_PREPARE_BATCH, half_batches.prepare_ext(prepare), b"payload"),
-        (HMQ_PREPARE_BATCH, half_batches.prepare_ext(alone), b""),
-        (HMQ_PREPARE_BATCH, half_batches.prepare_ext(delayed), b"payload"),
-        (HMQ_PREPARE_BATCH, half_batches.prepare_ext(prepare) | {"delayed": "0"}, b""),
-        (HMQ_DECIDE, half_batches.decide_ext(decide), half_batches.encode_winners(rows)),
-        (HMQ_DECIDE, half_batches.decide_ext(of_topic), b"[]"),
-        (HMQ_DECISION, half_batches.decision_ext(of_topic.batch), b""),
+        (HMQ_PREPARE_BATCH, write_fields(prepare), b"payload"),
+        (HMQ_PREPARE_BATCH, write_fields(alone), b""),
+        (HMQ_PREPARE_BATCH, write_fields(delayed), b"payload"),
+        (HMQ_PREPARE_BATCH, write_fields(prepare) | {"delayed": "0"}, b""),
+        (HMQ_DECIDE, half_batches.decide_ext("G", QueryBatch("q", 7, "r1"), digest), half_batches.encode_winners(rows)),
+        (HMQ_DECIDE, half_batches.decide_ext("G", of_topic, digest), b"[]"),
+        (HMQ_DECISION, half_batches.decision_ext(of_topic), b""),
         (HMQ_DECISION, half_batches.answer_ext(answer), b""),
         (HMQ_DECISION, half_batches.answer_ext(answer._replace(query_topic=TOPIC)), b""),
     ]

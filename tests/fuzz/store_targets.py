@@ -12,15 +12,14 @@ from typing import Final, NamedTuple
 
 from halfmq.core.snapshot import load_rows
 from halfmq.errors import StoreDamaged, WrongVersion
-from halfmq.model.steps import result_of
 from halfmq.model.stored_message import StoredMessage
-from halfmq.store import snapshot, topics_file, two_slots
+from halfmq.store import checkpoint, topics_file, two_slots
 from halfmq.store.batch_codec import Header, NotABatch, decode_batch, examine
 from halfmq.store.checkpoint import Present, Slot, read_checkpoint, write_checkpoint
 from halfmq.store.consume_queue import ConsumeQueues, visible_before
 from halfmq.store.identity import Identity, read_identity, write_identity
 from halfmq.store.key_index import KeyIndex
-from halfmq.store.layout import CHECKPOINT, CHECKPOINT_SLOT_BYTES, WATERMARK, WATERMARK_SLOT_BYTES
+from halfmq.store.layout import CHECKPOINT, SLOT_BYTES, WATERMARK
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.recovery import examine_log, repair
@@ -32,6 +31,7 @@ from tests.support import log_records as make
 from tests.support.core_log import CoreLog, end, half, message, part
 from tests.support.durable_digest import durable_digest
 from tests.support.faulty_disk import FaultyDisk
+from tests.support.steps import result_of
 
 HOME: Final = Path("/store")
 LOG: Final = HOME / "log"
@@ -256,15 +256,15 @@ def _snapshot_file() -> tuple[int, bytes]:
     disk = FaultyDisk()
     chunks = log.snapshot()
     position = log.state.log_end
-    snapshot.write_snapshot(disk, HOME / "snapshots", STORE, 3, position, chunks)
-    return position, disk.content(snapshot.snapshot_path(HOME / "snapshots", position))
+    checkpoint.write_snapshot(disk, HOME / "snapshots", STORE, 3, position, chunks)
+    return position, disk.content(checkpoint.snapshot_path(HOME / "snapshots", position))
 
 
 def run_snapshot(data: bytes) -> None:
     position, written = _snapshot_file()
-    disk = _with(snapshot.snapshot_path(HOME / "snapshots", position), data)
-    match snapshot.read_snapshot(disk, HOME / "snapshots", STORE, position):
-        case snapshot.WholeSnapshot(_, _, _, _, chunks):
+    disk = _with(checkpoint.snapshot_path(HOME / "snapshots", position), data)
+    match checkpoint.read_snapshot(disk, HOME / "snapshots", STORE, position):
+        case checkpoint.WholeSnapshot(_, _, _, _, chunks):
             same("the file", data, written)
             log = _state()
             same("the state", durable_digest(load_rows(log.settings, chunks)), durable_digest(log.state))
@@ -285,7 +285,7 @@ def _checkpoint_slots() -> tuple[bytes, bytes]:
     for slot in _SLOTS:
         write_checkpoint(disk, HOME / "checkpoint", STORE, slot)
     content = disk.content(HOME / "checkpoint")
-    return content[: CHECKPOINT.size], content[CHECKPOINT_SLOT_BYTES:][: CHECKPOINT.size]
+    return content[: CHECKPOINT.size], content[SLOT_BYTES:][: CHECKPOINT.size]
 
 
 @cache
@@ -296,13 +296,13 @@ def _published_slots() -> tuple[bytes, bytes]:
     for facts in _PAGES:
         page.publish(*facts)
     content = disk.content(HOME / "published")
-    return content[WATERMARK_SLOT_BYTES:][: WATERMARK.size], content[: WATERMARK.size]
+    return content[SLOT_BYTES:][: WATERMARK.size], content[: WATERMARK.size]
 
 
 def run_checkpoint(data: bytes) -> None:
     """``data``: both slots, one behind the other."""
     first, second = data[: CHECKPOINT.size], data[CHECKPOINT.size : 2 * CHECKPOINT.size]
-    disk = _with(HOME / "checkpoint", first.ljust(CHECKPOINT_SLOT_BYTES, b"\0") + second)
+    disk = _with(HOME / "checkpoint", first.ljust(SLOT_BYTES, b"\0") + second)
     whole = [slot for slot, raw in zip(_SLOTS, _checkpoint_slots(), strict=True) if raw in (first, second)]
     match read_checkpoint(disk, HOME / "checkpoint", STORE):
         case Present(slots):
@@ -314,7 +314,7 @@ def run_checkpoint(data: bytes) -> None:
 def run_published(data: bytes) -> None:
     """``data``: both slots, one behind the other."""
     first, second = data[: WATERMARK.size], data[WATERMARK.size : 2 * WATERMARK.size]
-    disk = _with(HOME / "published", first.ljust(WATERMARK_SLOT_BYTES, b"\0") + second)
+    disk = _with(HOME / "published", first.ljust(SLOT_BYTES, b"\0") + second)
     whole = [facts for facts, raw in zip(_PAGES, _published_slots(), strict=True) if raw in (first, second)]
     match read_watermark_page(disk, HOME / "published"):
         case Watermark(_, store, epoch, rebuilding, position, log_start, time_ms, durable):
@@ -462,7 +462,7 @@ TARGETS: Final = (
     ),
     Target(
         "snapshot", "a snapshot is unreadable or gives the state that was saved",
-        run_snapshot, lambda: [_snapshot_file()[1]], ("halfmq.store.snapshot", "halfmq.core.snapshot", "halfmq.core.schema"),
+        run_snapshot, lambda: [_snapshot_file()[1]], ("halfmq.store.checkpoint", "halfmq.core.snapshot", "halfmq.core.schema"),
     ),
     Target(
         "checkpoint", "a whole slot is found, a damaged one is not believed",

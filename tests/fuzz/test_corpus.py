@@ -2,11 +2,12 @@
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
+import msgspec
 import pytest
 
-from halfmq.broker.remoting import connection as connection
+from halfmq.broker.remoting.gateway import Connection
 from halfmq.errors import StoreDamaged
 from halfmq.model import half_batch, properties, stored_message
 from halfmq.store import batch_codec, log_scan, two_slots
@@ -15,6 +16,7 @@ from tests.fuzz import corpus, half_batch_targets, store_targets
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.target import Target
 from tests.fuzz.targets import ALL
+from tests.support.payloads import verify_payload
 
 EVERY = pytest.mark.parametrize("target", ALL.values(), ids=ALL.keys())
 
@@ -98,16 +100,16 @@ def _believes_headers(buffer: Any, at: int, offset: int, room: int) -> Any:
     return batch_codec.read_header(buffer, at, offset, room)
 
 
-def _believes_slots(layout: Any, magic: bytes, data: bytes) -> Any:
+def _believes_slots(layout: Any, magic: bytes, version: int, data: bytes) -> Any:
     fields = layout.unpack(data.ljust(layout.size, b"\0"))
-    return fields[:-1] if fields[0] == magic else two_slots.Missing()
+    return fields[2:-1] if fields[0] == magic else two_slots.Missing()
 
 
 def _nothing_is_durable_behind(scan: Any, position: int, behind: Any = log_scan.LogScan._beyond) -> Any:
     return behind(scan, position)._replace(durable_position=0)
 
 
-take = connection.Connection._take
+take = Connection._take
 
 
 def _only_the_last_frame(self: Any, frames: list[bytes]) -> None:
@@ -127,7 +129,7 @@ def _keeps_the_flag(buffer: bytearray, at: int, queue_offset: int, store_time_ms
 
 
 def _any_topic(payload: bytes, messages: int, *, topic: str, **options: Any) -> Any:
-    found = half_batch.verify_payload(payload, messages, topic=topic, **options)
+    found = verify_payload(payload, messages, topic=topic, **options)
     return half_batch.Verified(False, 0) if isinstance(found, str) and "another topic" in found else found
 
 
@@ -138,16 +140,27 @@ def _only_other_delays(delay: int, stated: bytes, number: int) -> str:
     return _delay_problem(delay, stated, number) if delay else ""
 
 
+def _decide_fields(digest: Any, default: Any = msgspec.NODEFAULT) -> Any:
+    """``DecideFields`` with another ``digest``."""
+    hints = get_type_hints(half_batches.DecideFields, include_extras=True) | {"digest": digest}
+    found = msgspec.structs.fields(half_batches.DecideFields)
+    defaults = {one.name: one.default for one in found} | {"digest": default}
+    fields = [
+        (one.name, hints[one.name], msgspec.field(name=one.encode_name, default=defaults[one.name])) for one in found
+    ]
+    return msgspec.defstruct("DecideFields", fields, kw_only=True)
+
+
 #: Target, where, what; each is a way in which such code has been wrong.
 PLANTED: dict[str, tuple[str, Any, str, Any]] = {
     "bytes are lost between two reads": ("frames", frame.FrameSplitter, "feed", _loses_the_length),
     "numbers that are not text are lost": ("header", header, "_scalar_text", _only_text),
     "a text may leave its header": ("header", binary_header, "_text", _no_end_of_the_text),
-    "empty text is kept": ("header", header, "_without_empty", dict),
+    "empty text is kept": ("header", header, "without_empty", dict),
     "no limit of nesting": ("body", java_json, "_is_deep", lambda value: True),
     "the first of two pairs wins": ("properties", properties, "find", _first_pair_wins),
     "a commit changes no flags": ("message", stored_message, "patch_committed", _keeps_the_flag),
-    "a longer host is forgotten": ("message", stored_message, "_V6_MORE", 0),
+    "a longer host is forgotten": ("message", stored_message, "_PLACES", stored_message._PLACES[:1] * 4),
     "checksums of batches are not looked at": ("log", log_scan, "examine", _believes_headers),
     "damage below a durable position is cut": ("log", log_scan.LogScan, "_beyond", _nothing_is_durable_behind),
     "checksums of slots are not looked at": ("published", two_slots, "decode_slot", _believes_slots),
@@ -155,9 +168,14 @@ PLANTED: dict[str, tuple[str, Any, str, Any]] = {
     "properties of a half batch are not looked at": ("half_batch", half_batch, "_properties_problem", lambda *_: ""),
     "delays of a half batch are not compared": ("half_batch_delays", half_batch, "_delay_problem", lambda *_: ""),
     "a delay may be missing": ("half_batch_delays", half_batch, "_delay_problem", _only_other_delays),
-    "a digest of any length": ("half_batch_requests", half_batches, "DIGEST_BYTES", 0),
-    "a digest that is not hex": ("half_batch_requests", half_batches, "_hex", lambda name, text: bytes.fromhex(text)),
-    "frames of one read are lost": ("broker", connection.Connection, "_take", _only_the_last_frame),
+    "a digest of any length, or none": (
+        "half_batch_requests",
+        half_batches,
+        "DecideFields",
+        _decide_fields(half_batches.Hex, ""),
+    ),
+    "a digest that is not hex": ("half_batch_requests", half_batches, "DecideFields", _decide_fields(str)),
+    "frames of one read are lost": ("broker", Connection, "_take", _only_the_last_frame),
 }
 
 
@@ -169,8 +187,6 @@ def test_a_planted_bug_is_found(planted: tuple[str, Any, str, Any], monkeypatch:
     fair = Mutator(target, random.Random(11), pool)
     assert not found(target.run, fair.fresh, target.fresh // 10), "a promise is broken without it"
     monkeypatch.setattr(where, attribute, wrong)
-    if name == "published":
-        monkeypatch.setattr("halfmq.store.watermark_page.decode_slot", wrong)
     mutator = Mutator(target, random.Random(11), pool)
     assert found(target.run, mutator.fresh, 3_000), "it was not found"
 

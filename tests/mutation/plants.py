@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 
 class Plant(NamedTuple):
     """``file``: below ``src/halfmq``. ``promise``: the number of the promise that it breaks, in docs/promises.md; 0: what
-    stands there beside the ten (consumers get messages at least once), or what another page says; of the sections after the ten its title."""
+    stands there beside the ten (consumers get messages at least once), or what another page says; of the sections after the ten its title.
+    """
 
     name: str
     promise: int | str
@@ -210,16 +211,16 @@ PLANTS: Final = (
         3,
         "what was sent before a snapshot is not remembered behind it",
         "core/schema.py",
-        "    return list(state.sent)\n",
-        "    return []\n",
+        "lambda state: list(state.sent)",
+        "lambda state: []",
     ),
     Plant(
         "verdicts-not-in-snapshot",
         3,
         "verdicts before a snapshot are not remembered behind it",
         "core/schema.py",
-        "    return list(state.verdicts)\n",
-        "    return []\n",
+        "lambda state: list(state.verdicts)",
+        "lambda state: []",
     ),
     # --- 4, all or none
     Plant(
@@ -228,10 +229,11 @@ PLANTS: Final = (
         "each message of a transaction gets a commit record of its own",
         "core/transaction/machine.py",
         "    size = committed_size(known.group, known.tx_id, len(refs))\n"
-        "    records.append(Committed(offset, size, known.group, known.tx_id, decided_by, tuple(refs)))\n",
-        "    for ref in refs:\n        size = committed_size(known.group, known.tx_id, 1)\n"
+        "    record = Committed(offset, size, known.group, known.tx_id, decided_by, tuple(refs))\n"
+        "    return Decision((*copies, record), ",
+        "    records = []\n    for ref in refs:\n        size = committed_size(known.group, known.tx_id, 1)\n"
         "        records.append(Committed(offset, size, known.group, known.tx_id, decided_by, (ref,)))\n"
-        "        offset += size\n",
+        "        offset += size\n    return Decision((*copies, *records), ",
     ),
     Plant(
         "incomplete-commits",
@@ -246,8 +248,8 @@ PLANTS: Final = (
         4,
         "a commit of several shows all messages but the last",
         "core/transaction/machine.py",
-        "    for half, place in zip(known.halves, places, strict=True):\n",
-        "    for half, place in zip(known.halves[: max(1, len(places) - 1)], places, strict=False):\n",
+        "    for half in halves:\n",
+        "    for half in halves[: max(1, len(halves) - 1)]:\n",
     ),
     # --- 5, durable answers
     Plant(
@@ -255,7 +257,7 @@ PLANTS: Final = (
         5,
         "answers leave when a batch is written, not when it is durable",
         "store/store.py",
-        "        return self.log.synced_position if self.durability is Durability.FSYNC else self.log.end\n",
+        "        return self.log.synced_position if self._syncs else self.log.end\n",
         "        return self.log.end\n",
     ),
     Plant(
@@ -304,9 +306,9 @@ PLANTS: Final = (
     ),
     # --- 6, retention
     Plant(
-        "carries-what-no-bound-saw",
+        "carries-what-nobody-found",
         6,
-        "a step towards a trim looks once more after its bound was asked for, and carries what it finds then",
+        "a step towards a trim looks once more within its decision, so that the same step decided again carries more",
         "core/transaction/retention.py",
         "    count = 0\n    for what in state.session.copy_progress.found:\n",
         "    count = 0\n    state.session.copy_progress.search()\n    for what in state.session.copy_progress.found:\n",
@@ -348,8 +350,8 @@ PLANTS: Final = (
         6,
         "a half or delayed message that has rotted is copied as it is",
         "store/store.py",
-        "        return self.log.why_not_copied(source, message_bytes)\n",
-        "        return None\n",
+        "self.why_not_copied = self.log.why_not_copied\n",
+        "self.why_not_copied = lambda source, message_bytes: None\n",
     ),
     Plant(
         "trim-drops-undecided",
@@ -372,9 +374,9 @@ PLANTS: Final = (
         "ref-to-a-deleted-segment",
         6,
         "a commit refers to a half in an older segment instead of copying it",
-        "core/transaction/machine.py",
-        "        if half.offset >= segment:\n            places.append(half.offset)\n            continue\n",
-        "        if half.offset >= 0:\n            places.append(half.offset)\n            continue\n",
+        "core/copies.py",
+        "        if half.offset < segment:\n            copies.append(",
+        "        if half.offset < 0:\n            copies.append(",
     ),
     Plant(
         "keys-go-before-trim-is-durable",
@@ -431,16 +433,16 @@ PLANTS: Final = (
         7,
         "what is undecided at a snapshot has no check scheduled behind it",
         "core/schema.py",
-        "        schedule_or_park(state, group, tx_id, check)\n",
+        "    schedule_or_park(state, group, known.tx_id, known.next_check)\n",
         "",
     ),
     Plant(
         "misfit-not-seen",
         7,
-        "records that do not fit although the bound said so are applied all the same, and the broker stops",
+        "records that do not fit in the segment are applied all the same, and the broker stops",
         "core/engine.py",
-        "        if not decision.records or self._fit(decision.records):\n",
-        "        if not decision.records or decision.records:\n",
+        "            if self._fit(decision.records) and (",
+        "            if decision.records and (",
     ),
     Plant(
         "discarded-checks-are-lost",
@@ -603,8 +605,8 @@ PLANTS: Final = (
         2,
         "who prunes markers is told that what was parked is settled: its next check says ROLLBACK",
         "core/transaction/listing.py",
-        "    if len(group.undecided) < len(ids):\n        return [tx_id for tx_id in group.undecided if tx_id in ids]\n    return [tx_id for tx_id in ids if tx_id in group.undecided]\n",
-        "    asked = [known for known in group.undecided.values() if type(known.next_check) is int]\n    return [known.tx_id for known in asked if known.tx_id in ids]\n",
+        "    if len(view.undecided) < len(ids):\n        return [tx_id for tx_id in view.undecided if tx_id in ids]\n    return [tx_id for tx_id in ids if tx_id in view.undecided]\n",
+        "    asked = [known for known in view.undecided.values() if not known.parked]\n    return [known.tx_id for known in asked if known.tx_id in ids]\n",
     ),
     Plant(
         "topic-shrinks-over-messages",
@@ -692,7 +694,7 @@ PLANTS: Final = (
         "copied-delayed-loses-its-tag",
         0,
         "a delayed message that is copied forward loses its tag",
-        "core/queues/delay.py",
+        "core/copies.py",
         "delayed.queue_id, delayed.message_bytes, delayed.due_ms, delayed.tag_hash, delayed.key_hash,\n",
         "delayed.queue_id, delayed.message_bytes, delayed.due_ms, 0, delayed.key_hash,\n",
     ),
@@ -716,17 +718,17 @@ PLANTS: Final = (
         "copied-half-loses-its-tag",
         0,
         "a half that is copied forward loses its tag",
-        "core/transaction/machine.py",
-        "to_number(known.next_check), half.queue_id, half.tag_hash, half.key_hash,\n",
-        "to_number(known.next_check), half.queue_id, 0, half.key_hash,\n",
+        "core/copies.py",
+        "replace(half, offset=offset),",
+        "replace(half, offset=offset, tag_hash=0),",
     ),
     Plant(
         "filter-passes-over-the-last",
         0,
         "where the last message that was looked at has another tag, the one before it is passed over too",
         "broker/services/pulls.py",
-        "            if tags is None or tag_hash in tags:\n",
-        "            if tags is None or (tag_hash in tags and entries[-1][2] in tags):\n",
+        "            if tag_hashes is None or tag_hash in tag_hashes:\n",
+        "            if tag_hashes is None or (tag_hash in tag_hashes and entries[-1][2] in tag_hashes):\n",
     ),
     # --- beside the ten: what is kept of those who are gone
     Plant(
@@ -741,7 +743,7 @@ PLANTS: Final = (
         "closed-and-full-is-kept",
         0,
         "a connection that is closed while it does not take its answers is kept in memory",
-        "broker/remoting/outgoing_bytes.py",
+        "broker/peers/outgoing_bytes.py",
         "        full = self._full.pop(number, None)\n",
         "        full = self._full.get(number)\n",
     ),
@@ -848,7 +850,7 @@ PLANTS: Final = (
         "young-is-fenced",
         7,
         "a check fences transactions whose local transaction has just begun",
-        "sql/rules/check_age.py",
+        "sql/rules/check.py",
         "        return now - self._first_asked_ms.setdefault(asked.id, now) < self._min_age_ms\n",
         "        return now - self._first_asked_ms.setdefault(asked.id, now) < 0\n",
     ),
@@ -856,7 +858,7 @@ PLANTS: Final = (
         "lost-commit-is-rollback",
         2,
         "an error whose COMMIT may have happened is taken for one that rolled back",
-        "sql/rules/commit_failure.py",
+        "sql/rules/driver_errors.py",
         "        return CommitFailure.ROLLED_BACK\n    return CommitFailure.UNKNOWN\n",
         "        return CommitFailure.ROLLED_BACK\n    return CommitFailure.ROLLED_BACK\n",
     ),
@@ -864,7 +866,7 @@ PLANTS: Final = (
         "savepoint-keeps-its-messages",
         2,
         "messages of a savepoint that rolled back are sent with the rest",
-        "sql/rules/collected.py",
+        "sql/rules/block.py",
         "[one for one in self._collected if savepoint not in one.savepoints]",
         "list(self._collected)",
     ),
@@ -1017,9 +1019,9 @@ PLANTS: Final = (
         "spark-reads-beyond-the-page",
         5,
         "Spark reads messages that are not visible yet",
-        "spark/files/queue_files.py",
-        "                if 0 < visible_at < position:\n",
-        "                if 0 < visible_at:\n",
+        "spark/files/direct_reader.py",
+        "visible_before(self._open(base).read, entries, position)\n",
+        "visible_before(self._open(base).read, entries, 1 << 62)\n",
     ),
     Plant(
         "spark-passes-over-what-is-gone",
@@ -1049,7 +1051,7 @@ PLANTS: Final = (
         "spark-starts-after-the-time",
         0,
         "a read from files leaves out the messages stored exactly at its start, and over the network it does not",
-        "spark/files/queue_files.py",
+        "spark/files/direct_reader.py",
         '["store_time_ms"][0]) < time_ms:\n',
         '["store_time_ms"][0]) <= time_ms:\n',
     ),
@@ -1164,9 +1166,9 @@ PLANTS: Final = (
         "topic-not-in-copy",
         10,
         "the copy of a half batch does not say for which topic its query writes",
-        "core/transaction/batch_verdict.py",
-        "        *of_query,\n",
-        "",
+        "core/copies.py",
+        "replace(half, offset=offset),",
+        "replace(half, offset=offset, batch=half.batch and replace(half.batch, query_topic='', stream='')),",
     ),
     Plant(
         "last-decision-forgotten",
@@ -1189,24 +1191,26 @@ PLANTS: Final = (
         10,
         "decisions on batches are not in the base of a segment, so a redo of a trimmed log does not know them",
         "core/base.py",
-        "        query_rows(state, sorted),\n",
-        "        [(*row[:5], [], *row[6:]) for row in query_rows(state, sorted)],\n",
+        "    return _Part(name, kind.type, lambda state: kind.rows(state, sorted), kind.load, default)\n",
+        '    cut = (lambda row: (*row[:5], [], *row[6:])) if name == "queries" else (lambda row: row)\n'
+        "    return _Part(name, kind.type, lambda state: list(map(cut, kind.rows(state, sorted))), kind.load, default)\n",
     ),
     Plant(
         "decision-not-in-snapshot",
         10,
         "decisions on batches before a snapshot are not known behind it",
         "core/schema.py",
-        'RowKind("queries", list[QueryRow], query_rows, load_queries)',
-        'RowKind("queries", list[QueryRow], lambda state: [(*row[:5], [], *row[6:]) for row in query_rows(state)], load_queries)',
+        'RowKind("queries", list[QueryRow], query_rows, _each(_load_query))',
+        'RowKind("queries", list[QueryRow], lambda state, order=iter: query_rows(state, order) if order is sorted else '
+        "[(*row[:5], [], *row[6:]) for row in query_rows(state)], _each(_load_query))",
     ),
     Plant(
         "tie-not-in-snapshot",
         6,
         "a start from a snapshot does not know which segments are removed together",
         "core/schema.py",
-        "    return list(state.ties.items())\n",
-        "    return []\n",
+        "lambda state: list(state.ties.items())",
+        "lambda state: []",
     ),
     Plant(
         "missing-winner-accepted",
@@ -1260,7 +1264,7 @@ PLANTS: Final = (
         "tied-segment-trimmed-alone",
         6,
         "a trim removes the half batches of a decision whose own segment stays",
-        "core/ties.py",
+        "core/retention.py",
         "            if lowest < log_start <= position:\n",
         "            if lowest < log_start < lowest:\n",
     ),
@@ -1293,8 +1297,8 @@ PLANTS: Final = (
         10,
         "a decision shows half batches whose entries have rotted",
         "store/store.py",
-        "        return self.log.why_not_shown(offset, messages)\n",
-        "        return None\n",
+        "        self.why_not_shown = self.log.why_not_shown\n",
+        "        self.why_not_shown = lambda offset, messages: None\n",
     ),
     Plant(
         "half-batch-stored-again",
@@ -1316,9 +1320,9 @@ PLANTS: Final = (
         "copy-loses-delays",
         9,
         "a copied half batch has no delays any more, so its messages are visible at the decision",
-        "core/transaction/batch_verdict.py",
-        "to_number(known.next_check), delayed_entries,\n",
-        "to_number(known.next_check),\n",
+        "core/copies.py",
+        "replace(half, offset=offset),",
+        "replace(half, offset=offset, batch=half.batch and replace(half.batch, delayed_entries=b'')),",
     ),
     Plant(
         "delay-from-preparation",
@@ -1487,7 +1491,7 @@ PLANTS: Final = (
         _KEY_ORDER,
         "leases go by the clock of each relay, so one whose clock is ahead takes lanes that are held",
         "sql/alchemy/outbox_rows.py",
-        "from halfmq.sql.alchemy.database_clock import now_ms\n",
+        "from halfmq.sql.alchemy.dialects import now_ms\n",
         "def now_ms() -> int:\n    import time\n\n    return time.time_ns() // 1_000_000\n",
     ),
     Plant(
@@ -1583,7 +1587,7 @@ PLANTS: Final = (
         _ONE_WAY,
         "a block writes its messages to the outbox, and leaves its marker committed, so that the half messages become visible as well",
         "sql/alchemy/session_work.py",
-        "            lambda: markers.withdraw(connection, self._tx_id),\n            lambda: markers.is_withdrawn(connection, self._tx_id),\n",
+        "            lambda: markers.withdraw(connection, self._tx_id),\n            lambda: markers.look(connection, self._tx_id).outcome is Outcome.ROLLBACK,\n",
         "            lambda: 1,\n            lambda: True,\n",
     ),
     Plant(
@@ -1681,8 +1685,8 @@ PLANTS: Final = (
         _ONE_PROCESS,
         "a base has no coordinators, so that a trim and a start make the broker forget their epochs",
         "core/base.py",
-        "    load_coordinators(state, payload.coordinators)\n",
-        "",
+        '    _rows("coordinators", []),\n',
+        '    _rows("coordinators", [])._replace(load=lambda state, rows: None),\n',
     ),
     Plant(
         "coordinators-page-ends-too-soon",
@@ -1705,8 +1709,8 @@ PLANTS: Final = (
         _NOBODY_ELSE,
         "a half that is copied forward is not its coordinator's any more after a start",
         "store/record_codec.py",
-        "delay_of(properties), coordinator_of(properties),",
-        "delay_of(properties), None,",
+        "next_check,\n        coordinator_of(properties),",
+        "next_check,\n        None,",
     ),
     Plant(
         "coordinator-commits-what-is-incomplete",
@@ -1737,8 +1741,8 @@ PLANTS: Final = (
         _NEVER_AGAIN,
         "a base has no highest epoch, so that a forgotten coordinator gets one of its past after a trim and a start",
         "core/base.py",
-        "    state.coordinator_epoch = payload.coordinator_epoch\n",
-        "",
+        '    _number("coordinator_epoch", 0),\n',
+        '    _number("coordinator_epoch", 0)._replace(load=lambda state, number: None),\n',
     ),
     # --- handlers that send, and compensation
     Plant(
@@ -1746,10 +1750,10 @@ PLANTS: Final = (
         _ONE_UNIT,
         "a handler that sends is called for a message that its inbox has",
         "client/handler.py",
-        "                if not first:\n                    return\n                if self._transaction is None:\n"
+        "                if not first:\n                    return\n                if self.transaction is None:\n"
         "                    self._plain(",
-        "                if not first and self._transaction is None:\n                    return\n"
-        "                if self._transaction is None:\n                    self._plain(",
+        "                if not first and self.transaction is None:\n                    return\n"
+        "                if self.transaction is None:\n                    self._plain(",
     ),
     Plant(
         "failed-handler-commits",
@@ -1763,7 +1767,7 @@ PLANTS: Final = (
         "rows-of-an-outbox-without-their-session",
         _ONE_UNIT,
         "what a handler sends through the outbox is in a session of its own, which commits whatever the handler does",
-        "client/handler_transaction.py",
+        "client/handler.py",
         "        self._outbox.send(self._session, topic, body, **named)",
         "        self._outbox.send(self._session, topic, body, **named)\n        self._session.commit()",
     ),
@@ -1796,9 +1800,9 @@ PLANTS: Final = (
         _ONE_END,
         "on_dead has an inbox row of its own, so that a message whose handler committed without an answer is compensated as well",
         "client/app.py",
-        "        return _Handlers(handler(spec.function), handler(spec.on_dead) if spec.on_dead else None, {})",
+        "        return _Handlers(handler(spec.function), handler(spec.on_dead) if spec.on_dead else None)",
         '        handle, spec = handler(spec.function), spec._replace(group=f"{spec.group}-dead")\n'
-        "        return _Handlers(handle, handler(spec.on_dead) if spec.on_dead else None, {})",
+        "        return _Handlers(handle, handler(spec.on_dead) if spec.on_dead else None)",
     ),
     Plant(
         "compensated-and-dead",
@@ -1928,9 +1932,9 @@ PLANTS: Final = (
         "fence-of-generated-ids",
         _FENCE,
         "an id that a client generated is fenced, and new again once memory has forgotten it",
-        "broker/services/fences.py",
-        "        if not problem and is_generated_id(tx_id):\n",
-        "        if not problem and not tx_id and is_generated_id(tx_id):\n",
+        "broker/remoting/coordinators.py",
+        "    if not problem and is_generated_id(fields.tx_id):\n",
+        "    if not problem and not fields.tx_id and is_generated_id(fields.tx_id):\n",
     ),
 )
 

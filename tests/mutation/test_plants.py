@@ -1,21 +1,12 @@
 """The plants fit the code as it is, and planting is no joke: what is planted is still Python."""
 
 import ast
-import re
 
 import pytest
 
 from tests.mutation.hunters import ROOT
 from tests.mutation.plants import PLANTS, OutOfDate, Plant, planted
-
-#: Sections of docs/promises.md whose promises have titles and no numbers.
-_TITLED = (
-    "The outbox and its relay",
-    "Coordinators",
-    "Handlers that send, and compensation",
-    "Damage",
-    "Try, confirm, cancel",
-)
+from tests.support.titled import COORDINATORS, DAMAGE, HANDLERS, OUTBOX, TCC, titles
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
@@ -27,10 +18,8 @@ def test_a_plant_fits_the_code_as_it_is(plant: Plant) -> None:
 
 
 def test_every_promise_has_plants_and_names_are_unique() -> None:
-    page = (ROOT / "docs" / "promises.md").read_text()
-    sections = [page.split(f"\n## {title}\n")[1].split("\n## ")[0] for title in _TITLED]
-    titles = [title for one in sections for title in re.findall(r"^- \*\*(.+?)\*\*", one, re.MULTILINE)]
-    assert {plant.promise for plant in PLANTS} == {*range(11), *titles}
+    named = titles(OUTBOX, COORDINATORS, HANDLERS, DAMAGE, TCC)
+    assert {plant.promise for plant in PLANTS} == {*range(11), *named}
     assert len({plant.name for plant in PLANTS}) == len(PLANTS) >= 30
 
 

@@ -1,7 +1,7 @@
 """One run of chance over an outbox: transactions, relays that are killed and paused, answers that are lost.
 
-Relays are those of the product on real databases and a real broker. ``Faults`` stands between a relay and its two sides, and does at a drawn
-call what a kill, a pause, or a lost connection would do there. The application and its consumer record a history, which the history
+Relays are those of the product on real databases and a real broker. ``Faults`` stands between a relay and its two sides, and does at a
+drawn call what a kill, a pause, or a lost connection would do there. The application and its consumer record a history, which the history
 checker reads at the end.
 """
 
@@ -28,7 +28,7 @@ from halfmq.sql import MarkerTable, Outbox
 from halfmq.sql.rules.outbox import Delivery
 from halfmq.testing.history import MemoryRecorder, Report, check_events
 from halfmq.testing.history.events import Answered, EndAsked, HalfSent, Local, OutboxWritten, QueueRead, Seen, Settled
-from halfmq.testing.history.report import AT_OUTBOX_MISSED, AT_OUTBOX_ORDER, AT_OUTBOX_PHANTOM
+from halfmq.testing.history.report import At
 from tests.support.faults import Faults, Killed
 
 #: Of a relay in a run. Short, so that what a killed one held is soon taken over.
@@ -272,7 +272,7 @@ class Shop:
             self.history.record(QueueRead, reader="billing", topic=topic, queue=queue, first=0, end=end)
         report = check_events(self.history.events)
         assert report.clean, "\n\n".join(violation.text() for violation in report.violations)
-        for check in (AT_OUTBOX_PHANTOM, AT_OUTBOX_MISSED, AT_OUTBOX_ORDER):
+        for check in (At.OUTBOX_PHANTOM, At.OUTBOX_MISSED, At.OUTBOX_ORDER):
             assert report.looked[check].looked, report.looked[check].what
         return report
 

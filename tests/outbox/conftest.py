@@ -14,26 +14,19 @@ from halfmq.relay.publisher import Published
 from halfmq.relay.rows import Work
 from halfmq.sql import Outbox
 from halfmq.sql.alchemy.outbox_relay import EngineRows
+from halfmq.sql.rules import outbox
 from halfmq.sql.rules.outbox import lane_of
-from tests.support.kafka import kafka_broker
 from tests.support.mariadb import mariadb_database, mariadb_server
 from tests.support.postgres import postgres_database, postgres_server
-from tests.support.rabbitmq import rabbitmq_server
 from tests.systems.conftest import served
-from tests.unit.relay.conftest import kafka, rabbit, rocket_target
 from tests.unit.sql.conftest import with_foreign_keys
 from tests.unit.sql.faces import ALL, Driver, located
 
 __all__ = [
-    "kafka",
-    "kafka_broker",
     "mariadb_database",
     "mariadb_server",
     "postgres_database",
     "postgres_server",
-    "rabbit",
-    "rabbitmq_server",
-    "rocket_target",
     "served",
 ]
 
@@ -116,6 +109,13 @@ def other_key_in_the_lane_of(key: str) -> str:
 def all_of(work: Work) -> Published:
     """Everything was confirmed."""
     return Published(frozenset(message.seq for message in work.batch.messages))
+
+
+@pytest.fixture
+def only_passed_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses of refused rows are over after ``Shelf.pass_time`` and not before, however slow the machine is."""
+    for name in ("RETRY_MIN_MS", "RETRY_MAX_MS"):
+        monkeypatch.setattr(outbox, name, 86_400_000)
 
 
 @pytest.fixture(params=ALL)

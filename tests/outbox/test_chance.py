@@ -1,4 +1,4 @@
-"""Outboxes and relays by chance: the application's and the consumer's database agree after each run, and their history is clean at the end."""
+"""Outboxes and relays by chance: the application's and the consumer's database agree after each run, and the history is clean."""
 
 import asyncio
 import contextlib

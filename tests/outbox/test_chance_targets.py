@@ -12,7 +12,7 @@ from halfmq.relay.publisher import Publisher
 from halfmq.relay.relay import Relay
 from halfmq.relay.rows import OutboxRows
 from halfmq.sql.alchemy.outbox_relay import EngineRows
-from halfmq.testing.history.report import AT_OUTBOX_PHANTOM
+from halfmq.testing.history.report import At
 from tests.outbox.chance import LEASE_S, Shop, run
 from tests.outbox.test_chance import IDS_OF_A_RUN, engine_on, settle
 from tests.support.amount import amount, seed_of_commit
@@ -74,4 +74,4 @@ async def test_nothing_is_lost_and_duplicates_are_known(
             shop.saw(one.message_id, 0, at, one.body, one.key)
         ends.append((shop.topic, 0, len(seen)))
     report = shop.checked(ends)
-    print(f"{report.duplicates} duplicates of {report.looked[AT_OUTBOX_PHANTOM].looked} messages")
+    print(f"{report.duplicates} duplicates of {report.looked[At.OUTBOX_PHANTOM].looked} messages")

@@ -22,11 +22,15 @@ from tests.outbox.test_rows import drain
 from tests.support.waiting import PATIENCE_S, soon, until
 from tests.unit.sql.faces import DRIVERS, on
 
+pytestmark = pytest.mark.usefixtures("only_passed_time")
+
 BLOCKING = [on(driver) for driver in DRIVERS if not driver.is_async]
 
 
 async def run(shelf: Shelf, function: Callable[..., Any], *arguments: Any) -> Any:
-    """One transaction, as a command does it: through the driver of the relay, in a thread, since an asynchronous one gets a loop of its own."""
+    """One transaction, as a command does it: through the driver of the relay, in a thread, since an asynchronous one gets a loop of its
+    own.
+    """
     database = Database(shelf.new_engine())
     return await asyncio.to_thread(database.run, lambda connection: function(connection, *arguments))
 

@@ -14,13 +14,15 @@ from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.publisher import Published
 from halfmq.relay.rows import LeaseLost, Work
 from halfmq.sql import Outbox
-from halfmq.sql.alchemy.database_clock import now_ms
+from halfmq.sql.alchemy.dialects import now_ms
 from halfmq.sql.alchemy.outbox_relay import EngineRows
 from halfmq.sql.alchemy.outbox_rows import MESSAGES_MAX
 from halfmq.sql.rules.outbox import encode_seqs
 from tests.outbox.conftest import Shelf, all_of, bodies, other_key_in_the_lane_of
 from tests.support.waiting import soon
 from tests.unit.sql.faces import DRIVERS, on
+
+pytestmark = pytest.mark.usefixtures("only_passed_time")
 
 
 async def drain(shelf: Shelf, **options: object) -> list[list[str]]:

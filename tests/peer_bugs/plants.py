@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from halfmq import AsyncClient, Outcome
 from halfmq.broker import broker as broker_module
-from halfmq.broker.remoting.gateway import Gateway
+from halfmq.broker.peers.peers import Peers
 from halfmq.broker.remoting.sends import SendCommands
 from halfmq.broker.services.checks import Checks
 from halfmq.broker.services.messages import StoredMessages
@@ -26,12 +26,12 @@ from halfmq.client.receipts import COMMITTED, TransactionReceipt
 from halfmq.client.user_code import call
 from halfmq.core import apply as apply_module
 from halfmq.core import decide as decide_module
+from halfmq.core import engine as engine_module
 from halfmq.core.commands import CopyForward, RequestedVerdict, Tick
-from halfmq.core.decision import Decision, Done, Refused, Settled
-from halfmq.core.engine import Engine, Failed
+from halfmq.core.decision import Decision, Done, Failed, Refused, Settled
+from halfmq.core.engine import Engine
 from halfmq.core.state import Undecided, default_grace_ms
 from halfmq.core.transaction import check_schedule, machine, retention, states
-from halfmq.core.transaction.next_check import is_due, to_number
 from halfmq.errors import HalfmqError, SendTimeout
 from halfmq.model.records import Checked, Committed, CopiedHalf, HalfRecord, checked_size
 from halfmq.model.stored_message import decode
@@ -83,7 +83,7 @@ def moved_half_is_known_by_its_new_offset(patch: pytest.MonkeyPatch) -> None:
     carried = apply_module._APPLY[CopiedHalf]
 
     def forgets(state: Any, record: CopiedHalf) -> None:
-        carried(state, replace(record, first_offset=record.offset))
+        carried(state, replace(record, half=replace(record.half, first_offset=record.offset)))
 
     patch.setitem(apply_module._APPLY, CopiedHalf, forgets)
 
@@ -153,7 +153,7 @@ def commit_is_a_loop_over_the_queues(patch: pytest.MonkeyPatch) -> None:
     committed = apply_module._APPLY[Committed]
     commit = machine._commit
 
-    def one_half(state: Any, known: Any, decided_by: Any, offset: int, segment: int, now_ms: int) -> Any:
+    def one_half(state: Any, known: Any, decided_by: Any, offset: int, now_ms: int) -> Any:
         return commit(state, replace(known, halves=known.halves[:1], count=1), decided_by, now_ms)
 
     def shows_one(state: Any, record: Committed) -> None:
@@ -230,7 +230,7 @@ def immune_transactions_are_counted(patch: pytest.MonkeyPatch) -> None:
     """The count is raised in each round, before the immunity is looked at."""
 
     def counted(state: Any, known: Undecided, now_ms: int) -> Checked | None:
-        return _one_more(known, to_number(known.next_check)) if known.grace_until_ms > now_ms else None
+        return _one_more(known, known.next_check) if known.grace_until_ms > now_ms else None
 
     _count_more(patch, counted)
 
@@ -238,21 +238,21 @@ def immune_transactions_are_counted(patch: pytest.MonkeyPatch) -> None:
 @plant
 def attempts_that_reach_nobody_are_counted(patch: pytest.MonkeyPatch) -> None:
     """The count is raised, then it turns out that nobody is there."""
-    next_check_ms = decide_module.next_check_ms
+    next_check_ms = engine_module.next_check_ms
 
     def counted(state: Any, known: Undecided, now_ms: int) -> Checked | None:
         alone = not state.producer_groups[known.group].session.members
-        due = is_due(known.next_check, now_ms)
+        due = known.next_check <= now_ms
         return _one_more(known, now_ms + 30_000) if alone and due else None
 
     def soonest(state: Any) -> int | None:
         known = [one for group in state.producer_groups.values() for one in group.undecided.values()]
-        waiting = [to_number(one.next_check) for one in known]
+        waiting = [one.next_check for one in known]
         asked = next_check_ms(state)
         return min([*waiting, *([] if asked is None else [asked])], default=None)
 
     _count_more(patch, counted)
-    patch.setattr(decide_module, "next_check_ms", soonest)
+    patch.setattr(engine_module, "next_check_ms", soonest)
 
 
 def _skip(state: Any, given_up: Callable[[Undecided], bool]) -> None:
@@ -306,15 +306,15 @@ def clients_clock_ahead_is_believed(patch: pytest.MonkeyPatch) -> None:
 @plant
 def half_whose_dead_letter_cannot_be_written_is_skipped(patch: pytest.MonkeyPatch) -> None:
     """After enough checks it should go elsewhere; the write fails, a line is logged, and it is gone."""
-    decide_near = Engine._decide_near_end
+    placed = Engine._placed
 
-    def skips(self: Any, command: Any, now_ms: int, pace: Any) -> Any:
-        decision = decide_near(self, command, now_ms, pace)
-        if decision is not None and type(command) is Tick and isinstance(decision[1], Refused):
+    def skips(self: Any, command: Any, decision: Any, now_ms: int, pace: Any) -> Any:
+        found = placed(self, command, decision, now_ms, pace)
+        if found is not None and type(command) is Tick and isinstance(found.reply, Refused):
             _skip(self.state, lambda known: known.checks >= _CHECKS_MAX)
-        return decision
+        return found
 
-    patch.setattr(Engine, "_decide_near_end", skips)
+    patch.setattr(Engine, "_placed", skips)
 
 
 @plant
@@ -367,15 +367,13 @@ def damaged_half_stops_the_broker(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def check_for_a_busy_connection_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    push_frame = Gateway.push_frame
+    push = Peers.push
 
-    def drops(self: Any, number: int, make: Callable[[int], bytes]) -> bool:
-        connection = self.connections.get(number)
-        if connection is not None and connection.is_full:
-            return True
-        return push_frame(self, number, make)
+    def drops(self: Any, number: int, what: object) -> bool:
+        peer = self.connected.get(number)
+        return True if peer is not None and peer.is_full else push(self, number, what)
 
-    patch.setattr(Gateway, "push_frame", drops)
+    patch.setattr(Peers, "push", drops)
 
 
 @plant

@@ -44,8 +44,8 @@ async def test_message_of_a_committed_order_is_sent_after_any_outage(tmp_path: P
     """django-outbox-pattern: a row that was not sent for a day expires and is never sent; old rows are deleted by age,
     whatever their status. A relay that was down over a weekend lost what was ordered before it, and says nothing.
 
-    There is no relay here: body and undecided state wait in the broker, the decision in the marker. Both are eight days
-    old, the log was trimmed by its age of three days meanwhile (an operator confirms the clock); when the service is back, the message goes out, once.
+    There is no relay here: body and undecided state wait in the broker, the decision in the marker. Both are eight days old, the log was
+    trimmed by its age of three days meanwhile (an operator confirms the clock); when the service is back, the message goes out, once.
     """
     async with Shop.on(tmp_path / "shop.db") as shop:
         small = {"settings": QUICK, "segment_bytes": 1 << 16}

@@ -1,6 +1,7 @@
 """Power loss over the log alone, at random operations, on a disk that drops, tears and reorders what was not synced.
 
-Sometimes only the process is killed, so that what was not synced is still there and a later loss takes it. After each the log is recovered, compared, and written on; power may fail again, also inside recovery. Promised:
+Sometimes only the process is killed, so that what was not synced is still there and a later loss takes it. After each the log is recovered,
+compared, and written on; power may fail again, also inside recovery. Promised:
 
     everything that was reported durable is there
     what is there is a prefix of what was written, batch by batch, byte by byte

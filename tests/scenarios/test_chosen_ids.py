@@ -19,7 +19,6 @@ from halfmq.broker.offload import ThreadOffload
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.disk import RealDisk
 from halfmq.store import checkpoint as checkpoint_file
-from halfmq.store import snapshot as snapshot_file
 from halfmq.store.settled_ids import SettledIds
 from halfmq.store.verify import verify_store
 
@@ -206,8 +205,7 @@ async def test_what_an_earlier_version_settled_in_between_is_refused_too(
         await settle(await running.client(), "order-1", COMMIT, unique="A" * 32)
         await checkpoint(running)
     with monkeypatch.context() as earlier:
-        for module in (checkpoint_file, snapshot_file):
-            earlier.setattr(module, "FORMAT_VERSION", 1)
+        earlier.setattr(checkpoint_file, "FORMAT_VERSION", 1)
         earlier.setattr(SettledIds, "add", lambda *_: None)
         async with serving(tmp_path, settings=FORGETFUL) as running:
             client = await running.client()

@@ -202,12 +202,12 @@ def test_nothing_grows_with_the_connections_that_were_closed(act: Callable[[_Cli
 
 def test_an_entry_that_is_kept_for_each_connection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: dict[int, str] = {}
-    closed = Broker._connection_closed
+    closed = Broker._peer_gone
 
     def keeps(self: Broker, number: int) -> None:
         self.kept = kept  # type: ignore[attr-defined]
         kept[number] = "gone"
         closed(self, number)
 
-    monkeypatch.setattr(Broker, "_connection_closed", keeps)
+    monkeypatch.setattr(Broker, "_peer_gone", keeps)
     assert set(grown(started(), send).values()) == {ROUNDS * CLIENTS}

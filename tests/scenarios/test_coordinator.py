@@ -18,7 +18,6 @@ from typer.testing import CliRunner, Result
 from halfmq import AsyncClient, Client, Outcome, Prepared, Xid, compose, limits
 from halfmq.cli import coordinator as cli
 from halfmq.cli import tx as cli_tx
-from halfmq.client.connector import parse_address
 from halfmq.errors import (
     CoordinatorSuperseded,
     RequestFailed,
@@ -29,6 +28,7 @@ from halfmq.errors import (
     TransactionUnknown,
     UsageError,
 )
+from halfmq.model.address import parse_address
 from halfmq.model.settings import BrokerSettings
 from halfmq.wire.remoting.codes import HMQ_COORDINATORS, HMQ_FORGET_COORDINATOR, HMQ_TAKE_EPOCH
 

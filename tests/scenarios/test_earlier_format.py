@@ -1,8 +1,8 @@
 """A store of format 2 is opened, and is one of format 3 afterwards, which an earlier version refuses instead of misunderstanding it.
 
-``tests/vectors/store-format-2.tar.xz`` was written by the last version with format 2: a topic with settings and one with messages, a group that
-holds one of them, a query with three decided batches and an undecided one, a transaction that is undecided and one that was committed after
-its segment; the process was killed, and there is no snapshot.
+``tests/vectors/store-format-2.tar.xz`` was written by the last version with format 2: a topic with settings and one with messages, a group
+that holds one of them, a query with three decided batches and an undecided one, a transaction that is undecided and one that was committed
+after its segment; the process was killed, and there is no snapshot.
 """
 
 import json
@@ -20,7 +20,7 @@ from halfmq.runtime.disk import RealDisk
 from halfmq.store import identity
 from halfmq.store.verify import verify_store
 from halfmq.wire.remoting.codes import HMQ_DECIDE
-from halfmq.wire.remoting.half_batches import DecideFields, decide_ext
+from halfmq.wire.remoting.half_batches import decide_ext
 
 STORE = Path(__file__).parents[1] / "vectors" / "store-format-2.tar.xz"
 UNDECIDED = "AC10000100002A9F0000000000000001"
@@ -30,7 +30,8 @@ SEGMENT_BYTES = 1 << 17
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     with tarfile.open(STORE) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python before 3.11.4 has no filters
+        archive.extractall(tmp_path)
     return tmp_path / "store"
 
 
@@ -54,7 +55,7 @@ async def test_a_store_of_format_2_is_continued(store: Path, caplog: pytest.LogC
             assert len(before) == 207
             # The next writer that states a topic gets the query of that name; another topic begins its own.
             for topic, last in (("T", 3), ("other", 7)):
-                ext = decide_ext(DecideFields("SPARK", QueryBatch("app", last, f"r{last}", topic), b"d" * 16))
+                ext = decide_ext("SPARK", QueryBatch("app", last, f"r{last}", topic), b"d" * 16)
                 decided = await client.ask(HMQ_DECIDE, {name: str(value) for name, value in ext.items()}, b"[]")
                 assert (decided.code, decided.ext["repeated"]) == (0, "false")
             assert {key: one.topic for key, one in state.queries.items()} == {

@@ -224,7 +224,7 @@ async def test_batches_across_segments_stay_whole_through_copies_and_trims(tmp_p
 async def test_retention_removes_tied_segments_together_and_a_stream_of_large_batches_cannot_stop_it(
     tmp_path: Path,
 ) -> None:
-    """Each batch takes more than half a segment, so each decision refers to an earlier segment."""
+    """Each batch takes more than a segment, so each decision refers to an earlier segment."""
     settings = BrokerSettings(dedup_window_ms=0)
     async with serving(
         tmp_path, segment_bytes=1 << 16, settings=settings, retention_bytes=1 << 18, retention_check_ms=10
@@ -233,13 +233,13 @@ async def test_retention_removes_tied_segments_together_and_a_stream_of_large_ba
         run = await QueryRun.begin(client)
         ties = readable = 0
         for batch in range(30):
-            for part in range(5):
+            for part in range(10):
                 assert (await run.prepare(batch, "0.1", messages(f"{batch}.{part}", 60))).code == 0
             decided = await run.decide(batch, "0.1")
             assert decided.code == 0, decided
             ties += bool(running.state.ties)
             low, high = await run.bounds()
-            assert high == 300 * (batch + 1)
+            assert high == 600 * (batch + 1)
             first = await client.pull("T", low)
             assert first.code == 0 or (await run.bounds())[0] > low, "the first message that is there must be readable"
             readable += first.code == 0
@@ -252,7 +252,7 @@ async def test_retention_removes_tied_segments_together_and_a_stream_of_large_ba
         run.client = client
         assert (await run.decide(0, "0.1")).ext["repeated"] == "true"
         low, high = await run.bounds()
-        assert high == 9_000
+        assert high == 18_000
         assert len(await bodies(client, first=low)) == high - low
     assert not verify_store(RealDisk(), tmp_path).findings
 

@@ -1,9 +1,11 @@
-"""Names that peers choose cannot move the cursor, forge a line or hide a part of one: in the output of every command, in log lines, and in HTML.
+"""Names that peers choose cannot move the cursor, forge a line or hide a part of one: in the output of every command, in log lines, and in
+HTML.
 
 Every command of the command line has a row in ``CASES``; one that is added without a row fails here.
 """
 
 import asyncio
+import importlib
 import json
 import logging
 import re
@@ -234,7 +236,7 @@ def check_history(invoke: Invoke, home: Path) -> None:
 
 def job(name: str) -> Callable[[Invoke, Path, pytest.MonkeyPatch], None]:
     def run(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        module = sys.modules.get(JOBS[name].module) or __import__(JOBS[name].module, fromlist=["run"])
+        module = importlib.import_module(f"halfmq.spark.jobs.{name}")
         required = [
             text
             for field in fields_of(module.Settings)

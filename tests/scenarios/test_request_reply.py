@@ -1,4 +1,4 @@
-"""Requests and their replies, on both faces of the client: who gets which reply, when it is sent, and what a requester is told without one."""
+"""Requests and their replies, on both faces of the client: who gets which reply, when it is sent, and what a requester gets without one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -48,7 +48,8 @@ async def test_blocks_wait_for_a_slow_disk_also_beside_one_that_does_not(tmp_pat
                     tx.send("t", b"x")
 
             await order()
-            # The route of a topic that did not exist is a guess; after it the client would ask for the route, whose answer waits for the disk.
+            # The route of a topic that did not exist is a guess; after it the client would ask for the route, whose answer waits for the
+            # disk.
             await asyncio.sleep(_GUESS_S + 0.1)  # real time: the guess has expired
             await order()
             await asyncio.sleep(1.3)  # real time: the connection is idle for longer than the short block waits

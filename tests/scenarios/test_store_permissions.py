@@ -1,4 +1,6 @@
-"""Who may read a store: the broker's account, or also the members of one group; whatever the umask, and for every file that a busy broker makes."""
+"""Who may read a store: the broker's account, or also the members of one group; whatever the umask, and for every file that a busy broker
+makes.
+"""
 
 import ast
 import logging
@@ -233,7 +235,9 @@ async def test_members_of_the_group_verify_and_read_the_store_and_others_learn_w
 
 
 def test_volume_of_another_account_is_used_and_keeps_its_permissions(home: Path) -> None:
-    """The root of a volume may belong to another account, which lets the broker write there through a group. Who is not root has ``/`` for that."""
+    """The root of a volume may belong to another account, which lets the broker write there through a group. Who is not root has ``/`` for
+    that.
+    """
     home.chmod(0o777)
 
     def work() -> dict[str, Any]:

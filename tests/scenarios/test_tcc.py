@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 from halfmq import App, AsyncClient, Branch, Client, Message, UnsupportedCombination, compose
 from halfmq.client import participant, tcc
-from halfmq.client.receipts import Prepared, TransactionReceipt
+from halfmq.client.receipts import Prepared
 from halfmq.errors import BranchRefused, OutcomeMixed, RequestFailed, TransactionRefused, UsageError
 from halfmq.model.settings import BrokerSettings
 from halfmq.sql import Barrier, Inbox, MarkerTable
@@ -150,6 +150,21 @@ async def test_the_cancel_is_on_its_way_before_the_try_is_called(world: World) -
     assert seen == [1]
 
 
+async def test_confirm_and_cancel_have_the_body_as_it_was_before_the_try(world: World) -> None:
+    """The participant asserts it."""
+
+    def uses_up(branch: Branch, body: Any) -> None:
+        World.try_(world, branch, body)
+        body.clear()
+
+    world.try_ = uses_up  # type: ignore[method-assign, assignment]
+    async with world.app.run():
+        await world.order(lambda _, call: call())
+        with pytest.raises(ZeroDivisionError):
+            await world.order(lambda _, call: (call(), 1 / 0))
+        await until(lambda: sorted(world.ops()) == ["cancel", "confirm", "try", "try"])
+
+
 async def test_a_failed_try_that_the_application_catches_fails_the_block_nevertheless(world: World) -> None:
     """It may have held something, and a commit would drop its cancel."""
 
@@ -187,13 +202,15 @@ async def test_a_committed_block_that_was_overruled_says_what_is_left_to_do(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its branches are cancelled: a confirm that is sent now is a BranchConflict."""
-    commit = AsyncClient.commit
+    prepare = AsyncClient.prepare
 
-    async def overruled(self: AsyncClient, prepared: Prepared) -> TransactionReceipt:
+    async def overruled(self: AsyncClient, messages: Any, **named: Any) -> Prepared:
+        prepared = await prepare(self, messages, **named)
+        # Before the local COMMIT: after it a check could be first.
         await self.rollback(prepared)
-        return await commit(self, prepared)
+        return prepared
 
-    monkeypatch.setattr(AsyncClient, "commit", overruled)
+    monkeypatch.setattr(AsyncClient, "prepare", overruled)
     async with world.app.run():
         with pytest.raises(OutcomeMixed, match="branches are cancelled") as raised:
             await world.order(lambda _, call: call())

@@ -20,14 +20,16 @@ import itertools
 import random
 from typing import TYPE_CHECKING, Any, Final
 
-from halfmq.broker.services.pulls import PullRequest, Status
-from halfmq.core.transaction import invariants
+from halfmq.broker.services.pulls import Status
+from halfmq.broker.services.tag_filter import TagFilter
+from halfmq.model.queue_reads import PullRequest
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.history.events import Seen
 from tests.simulation import final_checks
 from tests.simulation.promises import Promises, Tx, Violation
 from tests.simulation.raw_connection import LineLost
+from tests.support import invariants
 from tests.support.durable_digest import durable_digest
 from tests.support.virtual_loop import ProcessLoop
 
@@ -119,8 +121,8 @@ class AfterStart:
         found: list[Seen] = []
         at, _ = broker._pulls._store.bounds(topic.topic_id, queue)
         while True:
-            request = PullRequest(_READER, topic.name, queue, at, 1_000, 0, None, ("*", "TAG"), 0, 0)
-            pulled = broker._pulls._look(topic, request, None)
+            request = PullRequest(_READER, topic.name, queue, at, 1_000, subscription="*")
+            pulled = broker._pulls._look(topic, request, TagFilter(None))
             body, here = bytes(pulled.body), 0
             while here < len(body):
                 message, offset, size = decode_message(body, here)

@@ -15,7 +15,6 @@ from collections import Counter
 from typing import Any
 
 from halfmq.core.decision import SendCheck
-from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.limits import CHECK_BACKOFF_FACTOR
 from halfmq.model import properties
 from halfmq.model.records import PARKED_MS, Checked, HalfRecord
@@ -168,7 +167,7 @@ class CheckTimes:
                 key = (group.name, tx_id)
                 if not sequencer._pending:
                     self._look_at_count(key, known.checks)
-                if asks and tx_id not in group.session.in_flight and not isinstance(known.next_check, ParkedCheck):
+                if asks and tx_id not in group.session.in_flight and not known.parked:
                     self._counts["look check due"] += 1
                     due_ms = self._due.get(key)
                     if due_ms is not None and now_ms > due_ms + _ROUNDING_MS:

@@ -157,10 +157,11 @@ class Consuming:
 
 def _is_there(pulls: Any, topic_id: int, queue: int, parked: Any) -> bool:
     """Whether one of the messages that the pull waits for is visible."""
-    if parked.tags is None:
+    tag_hashes = parked.selection.tag_hashes
+    if tag_hashes is None:
         return True
     entries = pulls._store.read_queue(topic_id, queue, parked.request.queue_offset, 1_000)
-    return any(entry[2] in parked.tags for entry in entries)
+    return any(entry[2] in tag_hashes for entry in entries)
 
 
 def look_at_effects(database: Database, counts: Counter[str]) -> None:

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from halfmq.core.transaction.next_check import ParkedCheck
-
 #: States of transactions when a fault occurs.
 STATES: Final = (
     "none", "halves partly stored", "undecided", "parked", "not durable", "check in flight", "committed", "rolled back",
@@ -34,7 +32,7 @@ def states_of(state: Any, durable: int, first_verdict: int) -> list[str]:
     undecided = [known for group in groups for known in group.undecided.values()]
     if any(known.count != len(known.halves) for known in undecided):
         found.append("halves partly stored")
-    aside = sum(isinstance(known.next_check, ParkedCheck) for known in undecided)
+    aside = sum(known.parked is not None for known in undecided)
     if aside:
         found.append("parked")
     if any(known.count == len(known.halves) for known in undecided):

@@ -101,7 +101,7 @@ class Delays:
 def _delays_in(record: HalfBatch) -> list[tuple[int, int]]:
     """(bytes from the start of the record, delay in ms) of each message; 0: a time that is past; -1: no delay."""
     found = []
-    for at, _ in item_places(record.payload, record.messages):
+    for at, _ in item_places(record.payload, record.batch.messages):
         message, _, _ = decode_message(record.payload, at - HALF_BATCH_PAYLOAD_AT + ITEM_HEAD_BYTES)
         is_delayed = b"DELAY\x01" in message.properties or b"TIMER_" in message.properties
         found.append((at, _delay_ms(message) if is_delayed else -1))

@@ -69,7 +69,9 @@ def _clean_bytes(inode: Any) -> int:
 
 
 class Leaving:
-    """Call ``started`` with each broker that serves. Violations are passed to ``on_violation``, since a broker catches exceptions of callbacks."""
+    """Call ``started`` with each broker that serves. Violations are passed to ``on_violation``, since a broker catches exceptions of
+    callbacks.
+    """
 
     def __init__(
         self,

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from halfmq.broker.recovery import recover
-from halfmq.core.transaction import invariants
 from halfmq.model import properties
 from halfmq.model.records import (
     Committed,
@@ -40,6 +39,7 @@ from tests.simulation.promises import WHOLE, Promises, Violation
 from tests.simulation.query_promises import messages_shown
 from tests.simulation.raw_connection import RawLine
 from tests.simulation.wire_tap import WireTap
+from tests.support import invariants
 from tests.support.durable_digest import durable_digest
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.hand_flush import HandFlush
@@ -201,7 +201,7 @@ def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None, s
 
 
 def read_log(host: BrokerHost, chronicle: Chronicle, looks: CheckLooks, delays: Delays) -> list[Any]:
-    """Read the whole log as ``Logged`` events, and return its records; and, for each second seed, the state after a start from all files."""
+    """Read the whole log as ``Logged`` events, and return its records; for each second seed also the state after a start from all files."""
     records: list[Any] = []
     alone = redo(host, copy_of(host.disk, log_only=True), records)
     invariants.check(alone)
@@ -262,8 +262,8 @@ def _logged(record: Any, names: dict[int, str], now_us: int) -> Logged:
             )  # fmt: skip
         case CopiedHalf():
             return Logged(
-                kind="copy", **common, group=record.group, tx=record.tx_id, index=record.index,
-                topic=names.get(record.topic_id, ""), queue=record.queue_id,
+                kind="copy", **common, group=record.group, tx=record.tx_id, index=record.half.index,
+                topic=names.get(record.half.topic_id, ""), queue=record.half.queue_id,
             )  # fmt: skip
         case Committed():
             shown = tuple((names.get(r.topic_id, ""), r.queue_id, r.queue_offset, r.offset) for r in record.refs)

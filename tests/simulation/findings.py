@@ -1,6 +1,7 @@
 """Verdicts that people and policies gave against a database: each has a finding at the end, and each finding has such a verdict.
 
-The services compare by themselves, with the shipped client and the markers of their databases; operators let the broker forget some findings.
+The services compare by themselves, with the shipped client and the markers of their databases; operators let the broker forget some
+findings.
 """
 
 from typing import Any

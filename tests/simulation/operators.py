@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from halfmq.client.outcome import Outcome
-from halfmq.wire.remoting import operators as wire
 from halfmq.wire.remoting.codes import (
     EXT_VERDICT,
     HMQ_ASK,
@@ -70,12 +69,12 @@ class Operator(Machine):
         if draw < 0.7 and self.around.swarm.narrows:
             await self._narrow(line)
             return
-        answer = await line.ask(HMQ_TRANSACTIONS, {wire.EXT_MAX: "5"})
+        answer = await line.ask(HMQ_TRANSACTIONS, {"max": "5"})
         rows = msgspec.json.decode(answer.body) if answer.code == 0 else []
         if not rows:
             return
         row = self.rng.choice(rows)
-        which = {wire.EXT_GROUP: row["group"], wire.EXT_ID: row["tx_id"]}
+        which = {"group": row["group"], "txId": row["tx_id"]}
         await line.ask(HMQ_STORY, which)
         outcome = await self._find_out(process, row["group"], row["tx_id"])
         if outcome in _WORDS:
@@ -83,9 +82,9 @@ class Operator(Machine):
                 HMQ_RESOLVE,
                 {
                     **which,
-                    wire.EXT_VERDICT_WANTED: _WORDS[outcome],
-                    wire.EXT_OPERATOR: "ann",
-                    wire.EXT_REASON: "on call",
+                    "verdict": _WORDS[outcome],
+                    "operator": "ann",
+                    "reason": "on call",
                 },
             )
 
@@ -99,10 +98,8 @@ class Operator(Machine):
         if rows:
             row = self.rng.choice(rows)
             self.forgotten.add(row["tx_id"])
-            named = {wire.EXT_OPERATOR: "eve", wire.EXT_REASON: "repaired"}
-            answer = await line.ask(
-                HMQ_FORGET_DAMAGE, {wire.EXT_GROUP: row["group"], wire.EXT_ID: row["tx_id"], **named}
-            )
+            named = {"operator": "eve", "reason": "repaired"}
+            answer = await line.ask(HMQ_FORGET_DAMAGE, {"group": row["group"], "txId": row["tx_id"], **named})
             self.around.chronicle.counts[f"knob finding forgotten, answer {answer.code}"] += 1
 
     async def _mistake(self, line: RawLine) -> None:
@@ -116,8 +113,8 @@ class Operator(Machine):
             tx = self.rng.choice(settled)
             assert tx.verdict is not None
             opposite = "ROLLBACK" if tx.verdict[0] == "COMMITTED" else "COMMIT"
-            which = {wire.EXT_GROUP: tx.group, wire.EXT_ID: tx.tx, wire.EXT_VERDICT_WANTED: opposite}
-            await line.ask(HMQ_RESOLVE, {**which, wire.EXT_OPERATOR: "bob", wire.EXT_REASON: "by mistake"})
+            which = {"group": tx.group, "txId": tx.tx, "verdict": opposite}
+            await line.ask(HMQ_RESOLVE, {**which, "operator": "bob", "reason": "by mistake"})
 
     async def _narrow(self, line: RawLine) -> None:
         """Reduce the queues of a topic: permitted only if the removed queues have no messages, and cannot get any.
@@ -148,7 +145,7 @@ class Operator(Machine):
 
 
 class Administrator(Machine):
-    """Sends the requests of ``halfmq tx limits``, ``tx check`` and ``tx stats``. At the end it requests checks of all parked transactions."""
+    """Sends the requests of ``halfmq tx limits``, ``tx check`` and ``tx stats``. At the end it requests checks of all parked ones."""
 
     def __init__(self, name: str, around: Surroundings, groups: list[str], promises: Promises) -> None:
         super().__init__(name, around)
@@ -218,7 +215,7 @@ class Administrator(Machine):
         Raises:
             LineLost: no response; it may have been executed.
         """
-        ext = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: "ada"}
+        ext = {"group": group, "operator": "ada"}
         answer = await line.ask(HMQ_PRODUCER, ext, msgspec.json.encode(change))
         if answer.code == 0:
             self.around.chronicle.counts[f"knob set {change.get('past_limit') or next(iter(change))}"] += 1
@@ -230,7 +227,7 @@ class Administrator(Machine):
         """
         self.around.chronicle.counts["knob stats read"] += 1
         await line.ask(HMQ_STATS, {})
-        await line.ask(HMQ_PRODUCER, {wire.EXT_GROUP: self.rng.choice(self.groups)})
+        await line.ask(HMQ_PRODUCER, {"group": self.rng.choice(self.groups)})
 
     async def _take_up(self, line: RawLine) -> float:
         """After all work has ended: request checks of parked transactions until they are settled.
@@ -241,7 +238,7 @@ class Administrator(Machine):
         if self._takes_back:
             for group in self.groups:
                 change = {"check_limit": 0, "past_limit": "wait", "skip_age_ms": 0}
-                ext = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: "ada"}
+                ext = {"group": group, "operator": "ada"}
                 await line.ask(HMQ_PRODUCER, ext, msgspec.json.encode(change))
             self._takes_back = False
         return 1.0 if await self._ask(line, 100, only_parked=True) else 4.0
@@ -252,7 +249,7 @@ class Administrator(Machine):
         Raises:
             LineLost: no response.
         """
-        answer = await line.ask(HMQ_TRANSACTIONS, {wire.EXT_MAX: str(most)})
+        answer = await line.ask(HMQ_TRANSACTIONS, {"max": str(most)})
         rows = msgspec.json.decode(answer.body) if answer.code == 0 else []
         aside = [row for row in rows if row["set_aside"]]
         if only_parked and aside and self._in_bulk:
@@ -270,9 +267,7 @@ class Administrator(Machine):
             LineLost: no response.
         """
         for group in groups:
-            answer = await line.ask(
-                HMQ_ASK_PARKED, {wire.EXT_GROUP: group, wire.EXT_MAX: self.rng.choice(("1", "256"))}
-            )
+            answer = await line.ask(HMQ_ASK_PARKED, {"group": group, "max": self.rng.choice(("1", "256"))})
             asked = msgspec.json.decode(answer.body) if answer.code == 0 else []
             self.around.chronicle.counts[f"knob asked in bulk, answer {answer.code}"] += 1
             self.around.chronicle.counts["knob asked in bulk, transactions"] += len(asked)
@@ -286,7 +281,7 @@ class Administrator(Machine):
         counts = self.around.chronicle.counts
         tx = self.promises.txs.get(row["tx_id"])
         known = None if tx is None else tx.verdict
-        answer = await line.ask(HMQ_ASK, {wire.EXT_GROUP: row["group"], wire.EXT_ID: row["tx_id"]})
+        answer = await line.ask(HMQ_ASK, {"group": row["group"], "txId": row["tx_id"]})
         counts[f"knob asked now, answer {answer.code}{' of one parked' if row['set_aside'] else ''}"] += 1
         if tx is not None and known is not None and tx.verdict == known and not tx.forgotten:
             counts["look agreement of who asks now"] += 1

@@ -104,6 +104,8 @@ class _PolicyLooks:
         self.first = True
         #: Grace period of the epoch, from its start record or the base after it.
         self._epoch_immunity_ms = settings.check_immunity_ms
+        #: Runs of the broker that began in this log.
+        self._runs = 0
         self._settings = settings
         self._asked = asked
         self._counts = counts
@@ -128,6 +130,7 @@ class _PolicyLooks:
 
     def epoch_started(self, record: EpochStarted, batch: Any) -> None:
         self._epoch_immunity_ms = msgspec.msgpack.decode(record.payload)[2]
+        self._runs += 1
 
     def _take(self, payload: bytes) -> _Limits:
         limits = _Limits(*msgspec.msgpack.decode(payload)[:7])
@@ -211,7 +214,7 @@ class _PolicyLooks:
             "immunity in the log", key, f"is immune until {known.grace_until_ms}, asked at {batch.broker_time_ms}",
         )  # fmt: skip
         if sent:
-            known.sent_in = batch.epoch
+            known.sent_in = self._runs
         if known.aside:
             self._counts["knob parked, and taken up again"] += 1
             self._look(record.checks <= 1, "counts anew", key, f"was parked, and its check is number {record.checks}")
@@ -267,8 +270,8 @@ class _PolicyLooks:
         self._look(not known.aside and known.grace_until_ms <= now_ms, "policy in time", key, why)
         self._look(known.next_check_ms <= now_ms, "policy behind the answer", key, why)
         if known.sent_in is not None:
-            why = f"was {what} in epoch {batch.epoch}; its last check was sent in epoch {known.sent_in}"
-            self._look(known.sent_in == batch.epoch, "policy behind a check of this run", key, why)
+            why = f"was {what} in run {self._runs} of the broker; its last check was sent in run {known.sent_in}"
+            self._look(known.sent_in == self._runs, "policy behind a check of this run", key, why)
 
     def _settled(self, key: tuple[str, str]) -> None:
         known = self._open.pop(key, None)

@@ -200,7 +200,9 @@ class _Life:
             self.machine.busy -= 1
 
     async def prune(self) -> None:
-        """In place of ``MarkerTable.prune`` (see ``sql_driver``): removes old rows, except those of transactions that the broker still checks."""
+        """In place of ``MarkerTable.prune`` (see ``sql_driver``): removes old rows, except those of transactions that the broker still
+        checks.
+        """
         around, database = self.machine.around, self.database
         while around.working:
             await asyncio.sleep((1 + 2 * self.rng.random()) * self.swarm.pace)

@@ -16,6 +16,7 @@ from zlib import crc32
 from halfmq.model.half_batch import HalfMessage, build_payload, item_places
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.stored_message import body_crc_of
+from halfmq.model.text_fields import write_fields
 from halfmq.testing.history.events import Answered, EndAsked, PlainSent
 from halfmq.wire.remoting.codes import (
     EXT_POSITION,
@@ -29,13 +30,11 @@ from halfmq.wire.remoting.codes import (
 from halfmq.wire.remoting.half_batches import (
     EXT_FENCED,
     EXT_MISSING,
-    DecideFields,
     PrepareFields,
     WinnerRow,
     decide_ext,
     decision_ext,
     encode_winners,
-    prepare_ext,
     read_answer,
 )
 from tests.simulation.machine import Machine, Surroundings
@@ -63,7 +62,8 @@ _DELAYS: tuple[dict[str, str], ...] = (
 #: Fraction of the decisions around which the process dies, and how soon at most after the request, ms.
 _DIES_DECIDING = 0.12
 _DIES_WITHIN_MS = 60
-#: Batches of queries that decide together: half batches and bytes of each, as a fraction of a segment; how long one waits for the other, ms.
+#: Batches of queries that decide together: half batches and bytes of each, as a fraction of a segment; how long one waits for the other,
+#: ms.
 _TOGETHER_HALF_BATCHES = 4
 _TOGETHER_PART = 0.113
 _TOGETHER_WAIT_MS = 1_500
@@ -350,10 +350,10 @@ class _Run:
         fields = PrepareFields(
             machine.group, content.topic, content.queue, len(names), part.checksum, index, count, tx_id,
             "" if tx_id else query, number, run, attempt, -1, machine.around.swarm.queues,
-            int(bool(delays_ms)), "" if tx_id else machine.topic, "" if tx_id else machine.stream,
+            int(bool(delays_ms)) or None, (not tx_id and machine.topic) or None, (not tx_id and machine.stream) or None,
         )  # fmt: skip
         self.promises.prepare_asked(query, number, run, attempt, index, part, now_us)
-        answer = await self.ask(whose, HMQ_PREPARE_BATCH, prepare_ext(fields), payload)
+        answer = await self.ask(whose, HMQ_PREPARE_BATCH, write_fields(fields), payload)
         if answer.code == 0:
             offset = int(answer.ext["offset"])
             self.promises.prepared(query, number, run, attempt, index, offset, now_us, self.now_us)
@@ -444,8 +444,8 @@ class _Run:
                 tx=machine.batch_of(number, self.run).tx_id, verdict="COMMITTED",
             )
         )  # fmt: skip
-        fields = DecideFields(machine.group, machine.batch_of(number, self.run), digest)
-        answer = await self.ask("driver", HMQ_DECIDE, decide_ext(fields), encode_winners(winners))
+        fields = decide_ext(machine.group, machine.batch_of(number, self.run), digest)
+        answer = await self.ask("driver", HMQ_DECIDE, fields, encode_winners(winners))
         ext = answer.ext
         ok = answer.code == 0
         self._note_answered([operation, *operations], answer)
@@ -797,9 +797,9 @@ async def ask_decisions_again(
             )  # fmt: skip
             wish = Wish(number, "last", digest.hex(), (("no.one", 1, 1, 1),), asked_us)
             promises.decide_asked(machine.query, wish)
-            fields = DecideFields(machine.group, batch, digest)
+            fields = decide_ext(machine.group, batch, digest)
             answer = await line.ask(
-                HMQ_DECIDE, _text(decide_ext(fields)), encode_winners([WinnerRow("no.one", 1, 1, 1)]), timeout_s=30.0
+                HMQ_DECIDE, _text(fields), encode_winners([WinnerRow("no.one", 1, 1, 1)]), timeout_s=30.0
             )
             if answer.code == 0:
                 promises.decided(

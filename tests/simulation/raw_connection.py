@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from halfmq.client.connector import Address
+from halfmq.model.address import Address
 from halfmq.wire.remoting.frame import FrameSplitter
 from tests.simulation.machine import BROKER_PORT
 from tests.support.faulty_network import FaultyNetwork

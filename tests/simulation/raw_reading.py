@@ -10,9 +10,12 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from halfmq.errors import ProtocolError
+from halfmq.model.queue_reads import Position
 from halfmq.model.stored_message import body_crc_of
+from halfmq.model.text_fields import write_fields
 from halfmq.spark.network import raw_reader
 from halfmq.spark.plan.partitions import QueueRange
 from halfmq.spark.rows.stored_rows import record_batch
@@ -20,7 +23,7 @@ from halfmq.testing.history.events import AnyEvent, Seen
 from halfmq.wire.remoting import position
 from halfmq.wire.remoting.codes import HMQ_POSITION, HMQ_RAW_READ
 from halfmq.wire.remoting.header import Request
-from halfmq.wire.remoting.raw_read import RawReadFields, decode_found, encode_request_fields
+from halfmq.wire.remoting.raw_read import RawReadFields, decode_found
 from tests.simulation.promises import WHOLE, Violation
 from tests.simulation.raw_connection import RawLine
 from tests.support.raw_client import Answer
@@ -54,7 +57,7 @@ class RawReading:
         self._reader = reader
         self._now_us = now_us
 
-    async def bounds(self, topics: tuple[str, ...], timeout_s: float = 3.0) -> position.PositionAnswer | None:
+    async def bounds(self, topics: tuple[str, ...], timeout_s: float = 3.0) -> Position | None:
         """None: the broker does not answer that now. Raises LineLost."""
         answer = await self._line.ask(HMQ_POSITION, position.request_ext(topics), timeout_s=timeout_s)
         return position.decode_answer(answer.ext, answer.body) if answer.code == 0 else None
@@ -68,12 +71,12 @@ class RawReading:
         """
         fields = RawReadFields(
             RAW, store, one.topic, one.topic_id, one.queue, one.start, one.end, self._rng.choice(_BYTES),
-            with_stored_checksums=self._rng.random() < 0.7,
+            int(self._rng.random() < 0.7),
         )  # fmt: skip
-        following = fields._replace(first=0, continues=True)
+        following = replace(fields, first=0, continues=1)
         asked = [fields, *[following] * self._rng.randrange(3)]
         answers = await asyncio.gather(
-            *(self._line.ask(HMQ_RAW_READ, encode_request_fields(each), timeout_s=timeout_s) for each in asked)
+            *(self._line.ask(HMQ_RAW_READ, write_fields(each), timeout_s=timeout_s) for each in asked)
         )
         reads: list[Read] = []
         at = one.start

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from halfmq import limits
-from halfmq.core.transaction import invariants, retention
+from halfmq.core.transaction import retention
 from halfmq.errors import InvariantViolated, StoreDamaged
 from halfmq.model.properties import to_dict
 from halfmq.store import raw_messages
@@ -61,6 +61,7 @@ from tests.simulation.stock_producer import StockProducer
 from tests.simulation.swarm import Swarm, draw
 from tests.simulation.tags import Sent, read_by_tags
 from tests.simulation.wire_tap import WireTap
+from tests.support import invariants
 from tests.support.faulty_network import FaultyNetwork
 from tests.support.virtual_loop import ProcessLoop, Scheduler
 
@@ -212,7 +213,7 @@ class Run:
             self.consuming.forgetful = True
         self.check_times.settings = self.host.config.settings
         # No time passes within a turn: the speed of the real machine must not influence the history.
-        self.host.broker._sequencer.pace.clock = self.host.broker._gateway.intake.clock = (
+        self.host.broker._sequencer.pace.clock = self.host.broker._peers.intake.clock = (
             self.host.broker._sequencer._loop.time
         )  # type: ignore[union-attr]
         steps_end.watch(self.host.broker._sequencer.engine, self._violated, self.query_promises.shortened)  # type: ignore[union-attr]

@@ -28,7 +28,7 @@ from halfmq.sql import MarkerTable
 from halfmq.sql.alchemy import identity_rows
 from halfmq.sql.alchemy.checks import MarkerChecks
 from halfmq.sql.alchemy.marker_rows import MarkerRows
-from halfmq.sql.rules.check_age import AgeGuard, Asked
+from halfmq.sql.rules.check import AgeGuard, Asked
 from tests.simulation import database as simulated
 from tests.simulation.database import MARKERS, Database, DatabaseSession, LockTimeout, Lost
 from tests.support.virtual_loop import ProcessLoop, Scheduler

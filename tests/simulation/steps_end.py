@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from halfmq.core.commands import Command, CopyForward
 from halfmq.core.decision import Done
 from halfmq.core.engine import Engine, Pace, Step
-from halfmq.core.steps import STEPS_LEFT
+from halfmq.core.steps import STEPS
 from halfmq.model.records import QueryForgotten
 from tests.simulation.promises import Violation
 
@@ -27,7 +27,7 @@ def watch(engine: Engine, violated: Callable[[Violation], None], on_shortened: C
 
         taken = take_step(each(), now_ms, pace)
         for (command, before), reply in zip(begun, taken.replies, strict=False):
-            if isinstance(reply, Done) and reply.again and type(command) in STEPS_LEFT:
+            if isinstance(reply, Done) and reply.again and type(command) in STEPS:
                 left = _left(engine, command)
                 # A copy forward also searches, in steps that copy nothing.
                 if left > before or (left == before > 0 and type(command) is not CopyForward):
@@ -43,5 +43,5 @@ def watch(engine: Engine, violated: Callable[[Violation], None], on_shortened: C
 
 
 def _left(engine: Engine, command: Command) -> int:
-    left = STEPS_LEFT.get(type(command))
+    left = STEPS[type(command)].left if type(command) in STEPS else None
     return left(engine.state, command) if left is not None else 0

@@ -73,7 +73,7 @@ def test_the_promises_hold_with_coordinators_fences_and_verdicts_of_people() -> 
         counts.update(result.counts)
     for what in (
         "knob coordinator took over", "knob coordinator recovered a transaction", "look coordinator superseded",
-        "checker 2 unrequested verdict: requests of coordinators that succeeded, by their epochs",
+        "checker 2 unrequested verdict: requests of coordinators that were not refused, by their epochs",
         "look fence nobody prepared ROLLED_BACK", "look fence known COMMITTED", "look fence known UNDECIDED", "look half after a fence",
         "look fences of the log", "look verdict compared", "look contradiction found", "look finding",
         "knob finding forgotten, answer 0",

@@ -14,6 +14,7 @@ from halfmq.model.records import (
     Checked,
     Committed,
     DecidedBy,
+    EpochStarted,
     Parked,
     ParkedBecause,
     RolledBack,
@@ -30,8 +31,8 @@ SETTINGS = BrokerSettings(check_immunity_ms=1_000, undecided_max=2)
 ASKED = {"g": [ProducerChange(2, "rollback", 60_000, 1, 100), ProducerChange(2, "set-aside")]}
 
 
-def at(now_ms: int, record: Any, epoch: int = 1) -> tuple[Any, Any]:
-    return SimpleNamespace(broker_time_ms=now_ms, epoch=epoch, offset=0), record
+def at(now_ms: int, record: Any) -> tuple[Any, Any]:
+    return SimpleNamespace(broker_time_ms=now_ms, offset=0), record
 
 
 def policy(past: PastLimit, limit: int = 2, **more: Any) -> tuple[Any, Any]:
@@ -43,12 +44,12 @@ def half(now_ms: int = 0, tx: str = "T", pairs: bytes = b"", message_bytes: int 
     return at(now_ms, make.half_record(64, MESSAGE_AT + message_bytes, 1, message, 0, "g", tx, 0, 1))
 
 
-def check(now_ms: int, number: int, next_ms: int, epoch: int = 1) -> tuple[Any, Any]:
-    return at(now_ms, Checked(64, 64, "g", "T", 0, number, next_ms), epoch)
+def check(now_ms: int, number: int, next_ms: int) -> tuple[Any, Any]:
+    return at(now_ms, Checked(64, 64, "g", "T", 0, number, next_ms))
 
 
-def rolled_back(now_ms: int, epoch: int = 1) -> tuple[Any, Any]:
-    return at(now_ms, RolledBack(64, 64, "g", "T", DecidedBy.POLICY, (0,)), epoch)
+def rolled_back(now_ms: int) -> tuple[Any, Any]:
+    return at(now_ms, RolledBack(64, 64, "g", "T", DecidedBy.POLICY, (0,)))
 
 
 def aside(now_ms: int, because: ParkedBecause, checks: int = 0) -> tuple[Any, Any]:
@@ -61,6 +62,8 @@ def look(*records: tuple[Any, Any]) -> Counter[str]:
     return counts
 
 
+#: The broker starts again.
+RUN = at(0, EpochStarted(64, 64, 2, 0, msgpack.encode((2, 0, 1_000))))
 TWICE = (half(), check(1_000, 1, 2_000), check(2_000, 2, 4_000))
 OWN = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x015\x02"
 
@@ -86,7 +89,7 @@ def test_checks_that_a_trim_removed_are_not_missed() -> None:
         ((policy(PastLimit.ROLLBACK), *TWICE, aside(4_000, ParkedBecause.CHECKS)), "was parked by"),
         ((policy(PastLimit.ROLLBACK), *TWICE[:2], rolled_back(4_000)), "after 1 checks"),
         ((policy(PastLimit.ROLLBACK), *TWICE, rolled_back(3_999)), "the next was due at 4000"),
-        ((policy(PastLimit.ROLLBACK), *TWICE, rolled_back(4_000, epoch=2)), "sent in epoch 1"),
+        ((policy(PastLimit.ROLLBACK), *TWICE, RUN, rolled_back(4_000)), "sent in run 0"),
         ((policy(PastLimit.ROLLBACK), half(), aside(60_000, ParkedBecause.AGE)), "at the age of 60000"),
         ((policy(PastLimit.ROLLBACK, skip_age_ms=60_000), half(), aside(59_999, ParkedBecause.AGE)), "age of 59999"),
         ((half(), at(0, Committed(64, 64, "g", "T", DecidedBy.POLICY, ()))), "committed by a policy"),

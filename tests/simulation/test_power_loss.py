@@ -9,7 +9,7 @@ from tests.support.amount import amount, seed_of_commit
 
 pytestmark = pytest.mark.slow
 
-SEEDS = amount(100, 500, "HALFMQ_POWER_LOSS_SEEDS")
+SEEDS = amount(50, 500, "HALFMQ_POWER_LOSS_SEEDS")
 FIRST = amount(1 + seed_of_commit(), 1 + seed_of_commit(), "HALFMQ_POWER_LOSS_FIRST")
 #: Number of seeds in one test; the next free worker takes the next ones.
 STEP = 50

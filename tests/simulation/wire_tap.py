@@ -7,7 +7,7 @@ client believes about itself.
 from collections.abc import Callable
 from typing import Any
 
-from halfmq.client.connection import _decode as decode_answer
+from halfmq.client.connector import decode as decode_answer
 from halfmq.limits import DELAY_LEVELS_MS
 from halfmq.model import properties
 from halfmq.model.coordinator import Coordinator, parse_coordinator
@@ -45,8 +45,8 @@ from tests.support.faulty_network import End
 _VERDICTS = {8: "COMMITTED", 12: "ROLLED_BACK", "COMMIT": "COMMITTED", "ROLLBACK": "ROLLED_BACK"}
 
 
-#: Recorded requests: sends, batches, ENDs, messages that consumers hand back, operators' verdicts, policies, fetches of checks, and epochs of
-#: coordinators.
+#: Recorded requests: sends, batches, ENDs, messages that consumers hand back, operators' verdicts, policies, fetches of checks, and epochs
+#: of coordinators.
 _TAPPED = frozenset((310, 10, 320, 37, 36, HMQ_RESOLVE, HMQ_PRODUCER, HMQ_POLL_CHECKS, HMQ_TAKE_EPOCH))
 #: Name prefix of the machines whose verdicts do not count as requested.
 STRANGERS = "x"
@@ -119,7 +119,8 @@ class WireTap:
             case 29_009:
                 self._operation(end, request, "fetch", "")
             case 29_019:
-                self._operation(end, request, "epoch", f"{request.ext['group']} {request.ext['coordinator']}")
+                of = f"{request.ext['group']} {request.ext['coordinator']}"
+                self._operation(end, request, "epoch", f"{self._chronicle.now_us} {of}")
             case _:
                 self._resolve(end, request)
 
@@ -259,8 +260,12 @@ class WireTap:
                 self.handed_back.setdefault(origin, []).append(int(log_end))
         elif what == "epoch":
             if message.code == 0:
-                group, _, name = topic.partition(" ")
-                note(EpochTaken(t_us=now_us, by=by, group=group, coordinator=name, epoch=int(ext["epoch"])))
+                since_us, group, name = topic.split(" ")
+                note(
+                    EpochTaken(
+                        t_us=now_us, by=by, group=group, coordinator=name, epoch=int(ext["epoch"]), since_us=int(since_us)
+                    )
+                )  # fmt: skip
         elif what == "end":
             verdict = ext.get(EXT_VERDICT)
             outcome = "ok" if message.code == 0 else "settled" if verdict else "refused"

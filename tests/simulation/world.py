@@ -9,13 +9,14 @@ import heapq
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from halfmq.broker.broker import Broker
 from halfmq.broker.config import BrokerConfig
-from halfmq.broker.remoting.gateway import Gateway
+from halfmq.broker.listener import PortPlan
+from halfmq.broker.peers.peers import Admit
 from halfmq.store.group_flush import Job
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.hand_flush import HandFlush
@@ -58,7 +59,7 @@ class HandLoop(asyncio.AbstractEventLoop):
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._count = itertools.count()
-        self.gateway: Gateway
+        self.admit: Admit
 
     def time(self) -> float:
         return self._clock.now_ms / 1000
@@ -94,9 +95,9 @@ class HandLoop(asyncio.AbstractEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Cancelled timers are skipped when they are due."""
 
-    async def bind(self, gateway: Gateway, what: str, host: str, port: int) -> "_HandDoor":
-        self.gateway = gateway
-        return _HandDoor(10_911 if what == "broker" else 9_876)
+    async def bind(self, plan: PortPlan, hosts: Sequence[str]) -> "_HandDoor":
+        self.admit = plan.admit
+        return _HandDoor(10_911 if plan.name == "broker" else 9_876)
 
     def run_ready(self) -> None:
         """Run everything that is due now, in order. Exceptions of callbacks propagate, including ``PowerLost``."""
@@ -248,7 +249,7 @@ class Life:
         self.loop.run_ready()
 
     def connect(self) -> Peer:
-        return Peer(self.loop.gateway.expect(), next(self._numbers))
+        return Peer(self.loop.admit("127.0.0.1"), next(self._numbers))
 
     def sync(self) -> None:
         """Do the work of the sync thread now."""

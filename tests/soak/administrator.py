@@ -12,10 +12,10 @@ import threading
 from collections import deque
 from typing import Final
 
-from halfmq.cli.ask import ask
-from halfmq.client.connector import Address
+from halfmq.cli.requests import ask
 from halfmq.errors import HalfmqError
 from halfmq.model import properties as names
+from halfmq.model.address import Address
 from halfmq.model.stored_message import body_crc_of
 from halfmq.testing.history.events import Answered, PlainSent
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode

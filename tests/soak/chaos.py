@@ -11,9 +11,9 @@ from collections import Counter as Tally
 from collections import deque
 from collections.abc import Callable
 
-from halfmq.cli.ask import ask
-from halfmq.client.connector import Address
+from halfmq.cli.requests import ask
 from halfmq.errors import HalfmqError
+from halfmq.model.address import Address
 from halfmq.testing.history.events import Fault, Started
 from halfmq.wire.remoting import operators
 from halfmq.wire.remoting.codes import HMQ_TRANSACTIONS
@@ -76,7 +76,7 @@ class Undecided:
 
     def ask(self, timeout_s: float = 0.6) -> int | None:
         try:
-            answer = ask(self._address, HMQ_TRANSACTIONS, {operators.EXT_MAX: "1"}, timeout_s)
+            answer = ask(self._address, HMQ_TRANSACTIONS, {"max": "1"}, timeout_s)
             total, _ = operators.decode_pending(answer.ext, answer.body)
         except (HalfmqError, OSError):
             return None

@@ -7,10 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from halfmq.broker.services import pulls, send_commands
+from halfmq.broker.services.tag_filter import TagFilter
 from halfmq.cli.entry import run
 from halfmq.core import decide as decisions
 from halfmq.core.commands import EndTransaction, RequestedVerdict
-from halfmq.core.queues.filter import TagFilter
 
 #: Name -> (requested verdict, written verdict).
 VERDICT_BUGS = {

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Engine, func, select, text
 
-from halfmq.cli.ask import ask
-from halfmq.client.connector import Address
+from halfmq.cli.requests import ask
+from halfmq.model.address import Address
 from halfmq.runtime.disk import RealDisk
 from halfmq.testing.history.checker import check_files
 from halfmq.testing.history.events import Local, Settled

@@ -3,8 +3,8 @@
     python -m tests.soak.spark_storm --kills 100 --seed 1 --directory /tmp/storm
 
 A producer sends numbered messages to topic ``in``, in transactions of 1 to 40, of which it rolls back every tenth. A streaming query
-(``spark_job.py``) on two executors reads them, computes a row of each, and writes the rows to topic ``out``. At random moments SIGKILL ends the driver
-with all its processes, one executor, one Python worker, or the broker; driver and broker are started again. When all kills have
+(``spark_job.py``) on two executors reads them, computes a row of each, and writes the rows to topic ``out``. At random moments SIGKILL ends
+the driver with all its processes, one executor, one Python worker, or the broker; driver and broker are started again. When all kills have
 happened the producer stops, the query reads to the end of ``in``, and every message of ``out`` is read.
 
 Exit status: 0 each committed number is in ``out`` exactly once with its value, and nothing else is; 1 a difference or a part that hangs;

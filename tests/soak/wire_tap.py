@@ -8,8 +8,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from halfmq.client.connector import Address, TcpConnector
+from halfmq.client.connector import TcpConnector
 from halfmq.model import properties as names
+from halfmq.model.address import Address
 from halfmq.model.ids import parse_offset_message_id
 from halfmq.model.stored_message import SYS_PREPARED, SYS_TRANSACTION_MASK, body_crc_of, decode
 from halfmq.testing.history.events import Answered, CheckReceived, CheckUnanswered, EndAsked, Event, HalfSent

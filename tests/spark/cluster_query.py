@@ -1,7 +1,7 @@
 """A driver program of ``test_clusters``: reads a topic on a cluster as a batch and as a stream, and prints what became of each.
 
-``python cluster_query.py MASTER '{"register": true, "py_file": "", "sources": [{"url": ...}, {"path": ...}]}'``; the last line of the output is
-JSON: for each source [batch, stream], a sorted list of the bodies, or the text of the error.
+``python cluster_query.py MASTER '{"register": true, "py_file": "", "sources": [{"url": ...}, {"path": ...}]}'``; the last line of the
+output is JSON: for each source [batch, stream], a sorted list of the bodies, or the text of the error.
 """
 
 import json

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.jvm import QUICK
 
 from halfmq.errors import MissingDependency
 
-#: A test's queries are short: less optimising of code that runs once. With that, the JVM would reserve 48 MB for compiled code, which all
-#: tests together fill; then it ends.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+#: With its first compiler alone, the JVM would reserve 48 MB for compiled code, which all tests together fill; then it ends.
+JAVA_OPTIONS = " ".join((*QUICK, "-XX:ReservedCodeCacheSize=240m"))
 
 
 @pytest.fixture(scope="session")

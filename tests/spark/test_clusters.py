@@ -1,7 +1,7 @@
 """Reads on clusters: executors in processes of their own, whose Python is not that of the driver.
 
-The commands ``python-same``, ``python-other`` and ``python-without`` are on the PATH of the driver and of the workers. For the driver each is an
-environment with halfmq; for the workers one has the same halfmq in another directory, one has another version, and one has none.
+The commands ``python-same``, ``python-other`` and ``python-without`` are on the PATH of the driver and of the workers. For the driver each
+is an environment with halfmq; for the workers one has the same halfmq in another directory, one has another version, and one has none.
 """
 
 import json
@@ -30,7 +30,7 @@ from halfmq.client.sync import Client
 from halfmq.errors import MissingDependency
 from halfmq.spark.jobs.stream import JobFailed
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 BODIES = sorted(str(number) for number in range(200))
 OTHER = "0.0.9"
@@ -120,7 +120,7 @@ def query(
         ran = subprocess.run(
             [pythons.driver, program, master, given],
             env={**clean_environment(pythons.of_driver), "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"},
-            capture_output=True, text=True, timeout=170, check=False,
+            capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         assert ran.returncode == 0, ran.stderr[-3000:]
         if CONNECT_BACK in ran.stdout:

@@ -1,7 +1,7 @@
 """The Python blocks of docs/spark.md, pasted in order into one prompt, against a broker; what the page says they print is compared.
 
-A prompt takes line by line: after an indented block it needs an empty line, and inside of one there must be none. What can be pasted so is a program
-as well. A block ```text directly after a block ```python is its output; "..." in it stands for any text.
+A prompt takes line by line: after an indented block it needs an empty line, and inside of one there must be none. What can be pasted so is
+a program as well. A block ```text directly after a block ```python is its output; "..." in it stands for any text.
 """
 
 import code

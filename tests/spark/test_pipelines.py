@@ -1,4 +1,5 @@
-"""The programs of docs/spark-pipelines.md, each run twice against a broker: what the first run has written, the second does not write again.
+"""The programs of docs/spark-pipelines.md, each run twice against a broker: what the first run has written, the second does not write
+again.
 
 Each is a process of its own, since a process that has a session of Spark cannot have one of Spark Connect.
 """

@@ -19,7 +19,7 @@ from tests.support.spark_queries import QueryFailed
 from halfmq.client.outgoing import compose
 from halfmq.client.sync import Client
 from halfmq.model.query_batch import QueryBatch
-from halfmq.spark.sink import plain_task
+from halfmq.spark.sink import at_least_once
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -147,7 +147,7 @@ def test_broker_killed_while_a_task_sends(spark: Any, broker: Served) -> None:
                 broker.start()
             yield arrow(row(2 * number), row(2 * number + 1), sharding_key=[f"s{number % 3}"] * 2)
 
-    assert plain_task.write(batches(), given, QueryBatch("killed", 0, "run"), 0).messages == 60
+    assert at_least_once.write(batches(), given, QueryBatch("killed", 0, "run"), 0).messages == 60
     assert broker.kills == kills + 2
     found = ids(spark, broker, "killed")
     assert found.keys() == {row(number) for number in range(60)}

@@ -1,4 +1,6 @@
-"""Streams by chance through the sink (``tests.support.random_batches``): each row once and in the order of its key, or the query says why it stops."""
+"""Streams by chance through the sink (``tests.support.random_batches``): each row once and in the order of its key, or the query says why
+it stops.
+"""
 
 import os
 import shutil

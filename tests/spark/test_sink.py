@@ -1,7 +1,7 @@
 """The sink through Spark, against a broker in a process of its own: rows are visible exactly once, however the driver dies.
 
-The letters are those of the table in docs/spark-options.md, "What happens if the query is killed". One driver process runs a query for each of
-the moments at which it is to be killed; each query stops at its moment, and one SIGKILL of the process group ends them all
+The letters are those of the table in docs/spark-options.md, "What happens if the query is killed". One driver process runs a query for each
+of the moments at which it is to be killed; each query stops at its moment, and one SIGKILL of the process group ends them all
 (``tests.support.sink_driver``). Then each is started again here, on its checkpoint.
 """
 
@@ -23,8 +23,8 @@ from tests.support.waiting import wait_until
 from halfmq.client.sync import Client
 from halfmq.model.query_batch import QueryBatch
 from halfmq.spark.sink import decide, task
-from halfmq.spark.sink.attempt import Attempt
-from halfmq.spark.sink.batch_input import digest_of
+from halfmq.spark.sink.checkpoint import digest_of
+from halfmq.spark.sink.task import Attempt
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -96,7 +96,7 @@ class Row:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory, broker: Served, sink: Any) -> tuple[Path, str]:
-    """A driver that was killed when all its queries were at their moments: their directories, and how the query of row z ended before that."""
+    """A driver that was killed when all its queries were at their moments: their directories, and how the query of row z had ended."""
     work = tmp_path_factory.mktemp("rows")
     for name in MOMENTS:
         send(broker, name, 0, ROWS)
@@ -218,7 +218,9 @@ def test_z_paused_driver_changes_nothing_and_stops(killed: tuple[Path, str], row
 
 @thorough
 def test_second_driver_on_a_checkpoint_stops_itself_or_the_first_one(sink: Any, broker: Served, tmp_path: Path) -> None:
-    """Both run. Spark lets one of them write a batch into the checkpoint; the other one stops. All rows are visible once, by the one that goes on."""
+    """Both run. Spark lets one of them write a batch into the checkpoint; the other one stops. All rows are visible once, by the one that
+    goes on.
+    """
     send(broker, "two", 0, ROWS)
     with sink_driver.stopped_at({"two": ""}, broker.url, tmp_path):
         row = Row(sink, broker, tmp_path / "two")
@@ -354,8 +356,8 @@ def test_batch_write_with_a_version_is_written_once(sink: Any, broker: Served) -
 
 
 def test_foreach_batch_writes_to_two_topics_with_one_pair(sink: Any, broker: Served, tmp_path: Path) -> None:
-    """Delta's way of making ``foreachBatch`` exactly once: one txnAppId and txnVersion for all outputs. Once more from the same batch, as after
-    a crash, nothing is written again.
+    """Delta's way of making ``foreachBatch`` exactly once: one txnAppId and txnVersion for all outputs. Once more from the same batch, as
+    after a crash, nothing is written again.
     """
     topics = ("pair-orders", "pair-stock")
 
@@ -475,8 +477,8 @@ def test_what_cannot_be_written_is_said_in_words(
 
 
 def test_output_mode_update_is_what_spark_refuses(sink: Any, tmp_path: Path) -> None:
-    """And not this sink, which cannot allow it: docs/spark.md gives another way. Spark asks for a Scala trait that a Python sink cannot have; once
-    that has changed, write these rows directly.
+    """And not this sink, which cannot allow it: docs/spark.md gives another way. Spark asks for a Scala trait that a Python sink cannot
+    have; once that has changed, write these rows directly.
     """
     counts = sink.readStream.format("rate").load().groupBy("value").count().selectExpr("cast(count as string) as value")
     writing = counts.writeStream.format("halfmq").outputMode("update").option("checkpointLocation", str(tmp_path))

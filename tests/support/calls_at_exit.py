@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import MetaData, create_engine
 from sqlalchemy.orm import Session, sessionmaker
 
+from halfmq.client.coordinator import BlockingCoordinator
 from halfmq.client.listener import TransactionListener
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
@@ -20,7 +21,6 @@ from halfmq.client.outgoing import compose
 from halfmq.client.sync import (
     BlockingBatch,
     BlockingConsumer,
-    BlockingCoordinator,
     BlockingMessage,
     BlockingRelay,
     Client,

@@ -26,10 +26,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
-from halfmq.broker.front_door import FrontDoor
-from halfmq.broker.listener import Bind, BoundPort
-from halfmq.broker.remoting.gateway import Gateway
-from halfmq.client.connector import Address, Connector
+from halfmq.broker.listener import Bind, BoundPort, PortPlan
+from halfmq.broker.peers.peers import Admit, Rejected
+from halfmq.client.connector import Connector
+from halfmq.model.address import Address
 from tests.support.virtual_loop import ProcessLoop, Scheduler
 
 #: Delay until a packet that opens a connection is sent again.
@@ -333,11 +333,11 @@ class End(asyncio.Transport):
 class _Door:
     """A port of the server."""
 
-    def __init__(self, network: "FaultyNetwork", process: ProcessLoop, gateway: Gateway, port: int) -> None:
+    def __init__(self, network: "FaultyNetwork", process: ProcessLoop, admit: Admit, port: int) -> None:
         self.port = port
         self.addresses = [f"network:{port}"]
         self.process = process
-        self.gateway = gateway
+        self.admit = admit
         self.listens = False
         self.accepts = False
         self._network = network
@@ -405,9 +405,9 @@ class FaultyNetwork:
         return _ClientConnector(self, process, machine)
 
     def bind(self, process: ProcessLoop) -> Bind:
-        async def bind(gateway: FrontDoor, what: str, hosts: Sequence[str], port: int) -> BoundPort:
-            assert port not in self.doors, f"two listen on {port}"
-            door = self.doors[port] = _Door(self, process, cast(Gateway, gateway), port)
+        async def bind(plan: PortPlan, hosts: Sequence[str]) -> BoundPort:
+            assert plan.port not in self.doors, f"two listen on {plan.port}"
+            door = self.doors[plan.port] = _Door(self, process, plan.admit, plan.port)
             return door
 
         return bind
@@ -564,8 +564,9 @@ class FaultyNetwork:
         answer: "asyncio.Future[None]",
     ) -> None:
         self._numbers += 1
-        full = door.gateway.is_full
-        served = asyncio.Protocol() if full else door.gateway.expect()
+        admitted = door.admit(machine)
+        full = isinstance(admitted, Rejected)
+        served = asyncio.Protocol() if isinstance(admitted, Rejected) else admitted
         client = End(self, process, machine, self._numbers, None, is_client=True)
         server = End(self, door.process, machine, self._numbers, served, is_client=False)
         client.pause_reading()

@@ -1,9 +1,10 @@
 """Random legal histories of a broker that keeps its promises: a model with a log, queues and clients, without bytes.
 
-Everything legal that makes a history hard to check happens: responses are lost and requests repeated, broker and clients are
-killed, verdicts are acknowledged twice, checks are answered UNKNOWN, transactions have several messages, the log is
-trimmed and halves are copied forward, policies and operators decide, what they did to a database is found and forgotten, consumers receive messages again, groups die. Messages go to an
-outbox, also after half messages, are held, set aside, skipped, and published in batches of which some are lost or published twice.
+Everything legal that makes a history hard to check happens: responses are lost and requests repeated, broker and clients are killed,
+verdicts are acknowledged twice, checks are answered UNKNOWN, transactions have several messages, the log is trimmed and halves are copied
+forward, policies and operators decide, what they did to a database is found and forgotten, consumers receive messages again, groups die.
+Messages go to an outbox, also after half messages, are held, set aside, skipped, and published in batches of which some are lost or
+published twice.
 
     history = made(seed, transactions=40)         # history.events in order of time; history.files by writer
 
@@ -292,14 +293,21 @@ class World:
 
     # --- the broker -----------------------------------------------------------------------------------------------
 
+    def is_coordinated(self, tx: str) -> bool:
+        return not self.o.stock and tx != "" and crc32(tx.encode()) % 4 == 0
+
     def coordinated(self, event: AnyEvent) -> AnyEvent:
         """The request, as that of a coordinator if its transaction has one. Another process of it takes over now and then."""
-        if self.o.stock or not isinstance(event, HalfSent | EndAsked) or not event.tx or crc32(event.tx.encode()) % 4:
+        if not isinstance(event, HalfSent | EndAsked) or not self.is_coordinated(event.tx):
+            return event
+        if isinstance(event, EndAsked) and event.decided_by != "coordinator":
             return event
         group = event.group
-        if self.ops % 40 == 0:
+        if self.ops % 10 == 0:
             self.epochs[group] = self.epochs.get(group, 0) + 1
-            taken = EpochTaken(t_us=self.now, by="coordinator", group=group, coordinator="c", epoch=self.epochs[group])
+            taken = EpochTaken(
+                t_us=self.now, by="coordinator", group=group, coordinator="c", epoch=self.epochs[group], since_us=self.now
+            )  # fmt: skip
             self.events.append(taken)
         return replace(event, coordinator="c", epoch=self.epochs.setdefault(group, 1))
 
@@ -333,12 +341,13 @@ class World:
     def settle(self, transaction: _Transaction, verdict: Verdict, by: str) -> dict[str, object]:
         if transaction.verdict is None:
             halves = [message for message in transaction.messages if message.now >= 0]
-            if not halves or (verdict == COMMITTED and len(halves) < len(transaction.messages)):
+            incomplete = verdict == COMMITTED and len(halves) < len(transaction.messages)
+            if bool(halves) == (by == "fence") or incomplete:
                 return {"outcome": "refused", "code": 604}
             transaction.verdict, transaction.decided_by = verdict, by
             if by in ("operator", "policy") and self.has_marker(transaction):
                 self.to_compare.append(transaction)
-            del self.undecided[transaction.tx]
+            self.undecided.pop(transaction.tx, None)
             self.end_branches(transaction)
             if verdict == COMMITTED:
                 self.commit(transaction, halves)
@@ -442,7 +451,17 @@ class World:
         truth = ROLLED_BACK if rng.random() < self.o.rollbacks else COMMITTED
         transaction = _Transaction(group, tx, messages, truth)
         transaction.plan = "unsaid" if rng.random() < self.o.unsaid or group == "dead" else "end"
+        if group != "dead" and not self.o.stock and rng.random() < 0.12:
+            self.fence(group)
         self.send_halves(transaction, 0, 0)
+
+    def fence(self, group: str) -> None:
+        """A participant gives a global transaction up, before its initiator prepares it or after that."""
+        message = self.new_message(0)
+        transaction = _Transaction(group, f"T{message.text[1:]}", [message], ROLLED_BACK)
+        transaction.known = True
+        self.say(transaction, ROLLED_BACK, "fence", "participant", 0)
+        self.later(self.rng.randint(1, 300), lambda: self.send_halves(transaction, 0, 0))
 
     def writer(self, transaction: _Transaction) -> str:
         return f"producer-{transaction.group}-{int(transaction.tx[1:]) % 3}"
@@ -613,13 +632,16 @@ class World:
         transaction.known = True
         self.try_branches(transaction)
         self.write_local(transaction)
-        if self.rng.random() < self.o.operators and transaction.group != "dead":
+        if self.rng.random() < self.o.operators * 1.3 and transaction.group != "dead":
             verdict = self.rng.choice((COMMITTED, ROLLED_BACK))
             self.say(transaction, verdict, "operator", "operator", 0)
         if transaction.plan == "end":
             self.say(transaction, transaction.truth, "application", self.writer(transaction), 0)
 
     def say(self, transaction: _Transaction, verdict: Verdict, decided_by: str, by: str, attempt: int) -> None:
+        if decided_by not in ("operator", "fence") and self.is_coordinated(transaction.tx):
+            decided_by = "coordinator"
+
         def then(outcome: str, answer: dict[str, object]) -> None:
             if outcome == "unknown" and attempt < 2 and not self.o.stock:
                 self.say(transaction, verdict, decided_by, by, attempt + 1)
@@ -955,6 +977,8 @@ def _shifted(
         later["op"] = mark + event.op
     if isinstance(event, HalfSent | EndAsked | EpochTaken) and event.epoch:
         later["epoch"] = event.epoch + number * 1_000_000
+    if isinstance(event, EpochTaken):
+        later["since_us"] = event.since_us + number * us
     if tx := getattr(event, "tx", ""):
         later["tx"] = mark + tx
     if isinstance(event, HalfSent | PlainSent | Logged | Seen) and event.message:

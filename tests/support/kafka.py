@@ -1,7 +1,7 @@
 """A real Apache Kafka broker (KRaft, one node that is broker and controller) from published jars.
 
-For tests one for each session: ``kafka_broker``, whose topics are created by ``create_topic`` only. In CI it must exist; elsewhere the test is
-skipped and says how to get it.
+For tests one for each session: ``kafka_broker``, whose topics are created by ``create_topic`` only. In CI it must exist; elsewhere the test
+is skipped and says how to get it.
 """
 
 import base64
@@ -119,18 +119,33 @@ class KafkaBroker:
             self.kill()
 
     def create_topic(self, name: str, partitions: int, **settings: str) -> None:
-        """``settings``: of the topic, with ``_`` for ``.``."""
-        from confluent_kafka.admin import AdminClient, NewTopic
+        """``settings``: of the topic, with ``_`` for ``.``. It can be used at once: the broker serves it a moment after its controller
+        answered.
+        """
+        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
         config = {key.replace("_", "."): value for key, value in settings.items()}
         admin = AdminClient({"bootstrap.servers": self.address})
         for done in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
             done.result(60)
 
+        def is_served() -> bool:
+            asked = admin.list_offsets(
+                {TopicPartition(name, number): OffsetSpec.earliest() for number in range(partitions)}
+            )
+            try:
+                return all(done.result(60) for done in asked.values())
+            except KafkaException:
+                return False
+
+        wait_until(is_served, f"topic {name} is served")
+
     def forbid(self, topic: str) -> None:
-        """``USER`` may not write to it."""
+        """``USER`` may not write to it, from now on: the broker applies what its controller answered a moment later."""
         from confluent_kafka.admin import (
             AclBinding,
+            AclBindingFilter,
             AclOperation,
             AclPermissionType,
             AdminClient,
@@ -138,13 +153,14 @@ class KafkaBroker:
             ResourceType,
         )
 
-        rule = AclBinding(
+        rule = (
             ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{USER}", "*", AclOperation.WRITE,
             AclPermissionType.DENY,
         )  # fmt: skip
         admin = AdminClient({"bootstrap.servers": self.address})
-        for done in admin.create_acls([rule]).values():
+        for done in admin.create_acls([AclBinding(*rule)]).values():
             done.result(60)
+        wait_until(lambda: admin.describe_acls(AclBindingFilter(*rule)).result(60), "the rule is in force")
 
     @property
     def _log(self) -> Path:

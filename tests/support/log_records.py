@@ -4,14 +4,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from halfmq.model import properties as props
-from halfmq.model.half_batch import ENTRY_BYTES, HalfMessage, build_payload, delayed_entries_of
+from halfmq.model.half_batch import ENTRY_BYTES, HalfMessage, build_payload, delayed_entries_of, half_of
 from halfmq.model.message_facts import common_values, coordinator_of, half_facts, plain_facts
 from halfmq.model.placement import aligned
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
+    DELAYED_MESSAGE_AT,
+    MESSAGE_AT,
     TRIM_SIZE,
     Base,
+    BatchFacts,
     BatchRef,
     Checked,
     Committed,
@@ -26,6 +31,7 @@ from halfmq.model.records import (
     EpochStarted,
     GroupDeleted,
     GroupSet,
+    Half,
     HalfBatch,
     HalfRecord,
     MessageRecord,
@@ -49,9 +55,7 @@ from halfmq.model.records import (
     copied_delayed_size,
     copied_half_size,
     decided_size,
-    delayed_record_size,
     half_batch_size,
-    message_record_size,
     operator_acted_size,
     parked_size,
     payload_of,
@@ -59,7 +63,7 @@ from halfmq.model.records import (
     released_size,
     rolled_back_size,
 )
-from halfmq.model.stored_message import StoredMessage, body_crc_of
+from halfmq.model.stored_message import StoredMessage, body_crc_of, size_of
 from halfmq.runtime.disk import Disk
 from halfmq.store.commit_log import CommitLog
 from halfmq.store.recovery import CheckpointFound, Recovery, examine_log, repair
@@ -72,6 +76,15 @@ GROUP = "order-service"
 
 #: Creates a record at an offset.
 Make = Callable[[int], Record]
+
+
+def message_record_size(topic: str, body_bytes: int, properties_bytes: int, born_host_bytes: int = 8) -> int:
+    """Size of a MessageRecord or HalfRecord."""
+    return MESSAGE_AT + size_of(len(topic), body_bytes, properties_bytes, born_host_bytes)
+
+
+def delayed_record_size(topic: str, body_bytes: int, properties_bytes: int, born_host_bytes: int = 8) -> int:
+    return DELAYED_MESSAGE_AT + size_of(len(topic), body_bytes, properties_bytes, born_host_bytes)
 
 
 def message(
@@ -180,19 +193,19 @@ def half_batch(
         found, topic="orders", queue_id=queue_id, born_time_ms=1, born_host=HOST_V4, store_host=HOST_V4,
         delayed=bool(delays_ms),
     )  # fmt: skip
-    size = half_batch_size(GROUP, tx_id, attempt, len(payload), query_topic, stream)
     entries = crc32(payload[-count * ENTRY_BYTES :])
-    return lambda offset: HalfBatch(
-        offset, size, 7, queue_id, half_index, GROUP, tx_id, attempt, 2, 0, count, crc32(payload), entries, 60_000,
-        "KEYS" in pairs, payload, delayed_entries_of(payload, count) if delays_ms else b"", query_topic, stream,
+    batch = BatchFacts(
+        attempt, count, crc32(payload), entries, "KEYS" in pairs,
+        delayed_entries_of(payload, count) if delays_ms else b"", query_topic, stream,
     )  # fmt: skip
+    size = half_batch_size(GROUP, tx_id, batch, len(payload))
+    return lambda offset: HalfBatch(offset, size, 7, queue_id, half_index, GROUP, tx_id, batch, 2, 0, 60_000, payload)
 
 
 def copied_half_batch(source: int, of: HalfBatch) -> Make:
     return lambda offset: CopiedHalfBatch(
-        offset, of.size, source, 64, 7, 3, of.half_index, GROUP, of.tx_id, of.attempt, of.index, of.count, of.messages,
-        of.checksum, of.entries_checksum, of.has_keys, 1_700_000_000_000, 1_700_000_006_000, 4, 1_700_000_011_000,
-        of.delayed_entries, of.query_topic, of.stream,
+        offset, of.size, source, replace(half_of(of), offset=offset, first_offset=64), GROUP, of.tx_id, of.count,
+        1_700_000_000_000, 1_700_000_006_000, 4, 1_700_000_011_000,
     )  # fmt: skip
 
 
@@ -240,8 +253,9 @@ def released(*refs: Ref) -> Make:
 
 def copied_half(source: int, message_bytes: int, half_index: int = 0, tx_id: str = "T1") -> Make:
     return lambda offset: CopiedHalf(
-        offset, copied_half_size(message_bytes), source, source, half_index, 7, message_bytes, GROUP, tx_id, 0, 1,
-        1_700_000_000_000, 1_700_000_006_000, 4, 1_700_000_011_000, 3, 0, 0, 0,
+        offset, copied_half_size(message_bytes), source,
+        Half(0, half_index, offset, source, 7, 3, message_bytes, 0, 0, 0), GROUP, tx_id, 1,
+        1_700_000_000_000, 1_700_000_006_000, 4, 1_700_000_011_000,
     )  # fmt: skip
 
 
@@ -380,3 +394,10 @@ class LogUnderTest:
             start = -(-end // self.segment_bytes) * self.segment_bytes
             records = laid_out(start, (base(end), *makes))
         return self.log.append(records, time_ms)
+
+
+def trim_log(log: CommitLog, log_start: int) -> list[int]:
+    """Remove the segments before ``log_start``; their starts."""
+    gone = log.detach(log_start)
+    log.unlink(gone)
+    return gone

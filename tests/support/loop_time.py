@@ -1,7 +1,7 @@
 """How long one request keeps the event loop of a broker: the CPU time of the longest callback until it is answered.
 
-The broker runs in the test's process. A request comes in reads of the size that a socket gives, each in a callback of its own. CPU time of the
-loop's thread, not wall time, so that another process or a slow disk adds nothing. It is given in units of a loop that is calibrated
+The broker runs in the test's process. A request comes in reads of the size that a socket gives, each in a callback of its own. CPU time of
+the loop's thread, not wall time, so that another process or a slow disk adds nothing. It is given in units of a loop that is calibrated
 beside it, so that a slow or a shared machine gives the same figure.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from halfmq.broker.broker import Broker
-from halfmq.broker.remoting.connection import Connection
+from halfmq.broker.remoting.gateway import Connection
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import decode
@@ -113,10 +113,8 @@ class Requester:
         Requester._ports += 1
         self._broker = broker
         self.transport = _Transport(("127.0.0.1", Requester._ports))
-        gateway = broker._gateway
-        self.connection: Connection = gateway.expect()
+        self.connection = Connection(broker._gateway, broker._peers.next_number())
         self.connection.connection_made(self.transport)
-        gateway.begun(self.connection)
 
     async def ask(self, frame: bytes) -> tuple[int, int]:
         """(response code, bytes of the answer); (-1, 0): the broker closed the connection."""

@@ -161,7 +161,7 @@ class CachedFile:
         return lost
 
     def drop_cache(self, rng: random.Random, share: float = 1.0) -> int:
-        """Drop a fraction ``share`` of the clean pages from the cache, so that the disk's content shows. Returns how many sectors changed."""
+        """Drop a fraction ``share`` of the clean pages from the cache, so that the disk's content shows. Returns how many changed."""
         pages = {sector // _PAGE_SECTORS for sector in self.lost}
         dropped = {page for page in sorted(pages) if share == 1.0 or rng.random() < share}
         gone = [sector for sector in self.lost if sector // _PAGE_SECTORS in dropped]

@@ -1,7 +1,7 @@
 """A service that sends transactions of two messages, one to each of two topics, every fourth rolled back, while its broker is killed.
 
-Which ones must appear, the service's local database says, and nothing that the broker answered or did not: halves first, then the local commit,
-then COMMIT; checks are answered from the database. So a row that is missing is a lost message.
+Which ones must appear, the service's local database says, and nothing that the broker answered or did not: halves first, then the local
+commit, then COMMIT; checks are answered from the database. So a row that is missing is a lost message.
 """
 
 import threading

@@ -63,10 +63,11 @@ class RabbitMqServer:
              "-subj", "/CN=localhost", "-addext", f"subjectAltName=IP:{HOST}", "-keyout", self._key, "-out", self.ca],
             check=True, capture_output=True,
         )  # fmt: skip
-        # Erlang's port mapper: the server would start one that outlives it.
+        # Erlang's port mapper: the server would start one that outlives it, as it does if this one does not listen yet.
         self._epmd = subprocess.Popen(
             [epmd], env=self._environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
+        wait_until(lambda: _listens(self._epmd_port), "epmd listens")
         self.start_server()
 
     def start_server(self) -> None:
@@ -92,6 +93,13 @@ class RabbitMqServer:
         assert self._process is not None
         self.signal(signal.SIGKILL)
         self._process.wait()
+        # What waited is the shell around the server, which may still be ending.
+        wait_until(self._has_gone, "no process of RabbitMQ is left")
+
+    def log(self) -> str:
+        return "\n".join(
+            path.read_text(errors="replace")[-3000:] for path in sorted((self.directory / "log").glob("*.log"))
+        )
 
     def control(self, *arguments: str) -> None:
         """``rabbitmqctl`` on the running server."""
@@ -169,6 +177,13 @@ class RabbitMqServer:
             "loopback_users = none\nlog.file.level = warning\nlog.console = false\n"
         )
 
+    def _has_gone(self) -> bool:
+        try:
+            self.signal(0)
+        except ProcessLookupError:
+            return True
+        return False
+
     def _answers(self) -> bool:
         try:
             with socket.create_connection((HOST, self.port), 5) as stream:
@@ -176,6 +191,14 @@ class RabbitMqServer:
                 return stream.recv(1) == b"\x01"
         except OSError:
             return False
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), 5).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,9 @@
 """Streams by chance through the sink: sources, shapes of writing, numbers of tasks, failures, and checkpoints that are restored.
 
 A story is one query. Again and again it gets rows and runs until it has caught up, or until something fails: a task, its process, the
-driver before or after a decision, the broker. Now and then its checkpoint is replaced by an older copy. Whatever happened, each row is visible at most once, in the
-order of its key; and if the query has caught up, each row is visible. The only other end is that the query stops and says why.
+driver before or after a decision, the broker. Now and then its checkpoint is replaced by an older copy. Whatever happened, each row is
+visible at most once, in the order of its key; and if the query has caught up, each row is visible. The only other end is that the query
+stops and says why.
 
     python -m tests.support.random_batches --batches 200 [--seed N] [--kafka]
 
@@ -18,9 +19,10 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -32,6 +34,9 @@ from tests.support.amount import seed_of_commit
 from tests.support.served import Served
 from tests.support.spark_queries import QueryFailed
 from tests.support.visible import visible_by_queue
+
+if TYPE_CHECKING:
+    from tests.support.kafka import KafkaBroker
 
 TASKS_MAX: Final = 24
 #: What a query may say when it stops at a checkpoint that was restored.
@@ -164,9 +169,10 @@ class Halfmq(Source):
 class Kafka(Source):
     """A topic; a key has its partition."""
 
-    def __init__(self, address: str, *given: Any) -> None:
+    def __init__(self, kafka: "KafkaBroker", *given: Any) -> None:
         super().__init__(*given)
-        self._given = {"kafka.bootstrap.servers": address}
+        self._given = {"kafka.bootstrap.servers": kafka.address}
+        kafka.create_topic(f"in-{self.place.name}", 2)
 
     def add(self) -> None:
         rows = [
@@ -186,7 +192,8 @@ class Kafka(Source):
         )
 
 
-#: Of a run that a task of an earlier one, which Spark could not end at once, has replaced: the broker takes whoever comes last for the newest.
+#: Of a run that a task of an earlier one, which Spark could not end at once, has replaced: the broker takes whoever comes last for the
+#: newest.
 _LATE_TASK: Final = "only one run may write"
 
 
@@ -376,13 +383,15 @@ class Story:
         return "\n".join([*self.log, fault])
 
 
-def tell(spark: Any, broker: Served, work: Path, batches: int, seed: int, kafka: str = "") -> Counter[tuple[str, str]]:
-    """Stories with at least ``batches`` batches, and what happened. ``kafka``: address of a broker."""
+def tell(
+    spark: Any, broker: Served, work: Path, batches: int, seed: int, kafka: "KafkaBroker | None" = None
+) -> Counter[tuple[str, str]]:
+    """Stories with at least ``batches`` batches, and what happened."""
     turns = random.Random(seed)
     figures: Counter[tuple[str, str]] = Counter()
     made: list[Callable[..., Source]] = [Files, Union, Rate, Halfmq]
-    if kafka:
-        made.append(lambda *given: Kafka(kafka, *given))
+    if kafka is not None:
+        made.append(partial(Kafka, kafka))
     spark.dataSource.register(stalling_sink.StallingSource)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "2")
     try:
@@ -436,11 +445,11 @@ def main() -> None:
     print(f"seed {seed}", flush=True)
     from halfmq.spark import builder
     from tests.bench.spark_kafka import connector_jars
-    from tests.support.kafka import KafkaBroker
+    from tests.support.kafka import FOR_TESTS, KafkaBroker
 
     work = Path(tempfile.mkdtemp(prefix="random-batches-"))
     broker = Served(work / "data", work / "broker.log")
-    kafka = KafkaBroker(work / "kafka", 2) if arguments.kafka else None
+    kafka = KafkaBroker(work / "kafka", 2, settings=FOR_TESTS) if arguments.kafka else None
     made = (
         builder("random batches", "local[2]")
         .config("spark.ui.enabled", "false")
@@ -459,7 +468,7 @@ def main() -> None:
             "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
         ).getOrCreate()
         spark.sparkContext.setLogLevel("OFF")
-        figures = tell(spark, broker, work, arguments.batches, seed, kafka.address if kafka else "")
+        figures = tell(spark, broker, work, arguments.batches, seed, kafka)
         spark.stop()
         print(report(figures))
         print(f"{time.monotonic() - began:.0f} s, broker killed {broker.kills} times")

@@ -8,18 +8,20 @@ from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
 from halfmq.model import properties as props
 from halfmq.model.half_batch import (
-    ENTRY,
     ENTRY_BYTES,
     HalfMessage,
     build_payload,
     delayed_entries_of,
     delayed_items,
+    half_of,
     item_places,
 )
 from halfmq.model.ids import hash64, java_string_hash
+from halfmq.model.layout import PAYLOAD_ENTRY
 from halfmq.model.placement import aligned, next_segment_start
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
@@ -27,6 +29,8 @@ from halfmq.model.records import (
     PARKED_MS,
     TRIM_SIZE,
     Base,
+    Batch,
+    BatchFacts,
     BatchRef,
     Checked,
     Committed,
@@ -36,6 +40,7 @@ from halfmq.model.records import (
     Decided,
     DecidedBy,
     DelayedRecord,
+    Half,
     HalfBatch,
     HalfRecord,
     Kind,
@@ -55,9 +60,7 @@ from halfmq.model.records import (
     copied_delayed_size,
     copied_half_size,
     decided_size,
-    delayed_record_size,
     half_batch_size,
-    message_record_size,
     parked_size,
     payload_record_size,
     released_size,
@@ -67,29 +70,27 @@ from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.store.consume_queue import QueueEntry
 from halfmq.store.transaction_table import UndecidedHalf
 from tests.support import log_records as make
+from tests.support.log_records import delayed_record_size, message_record_size
 
 SEGMENT = 1 << 16
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 GROUP = "orders"
 
 
-class LogBatch(NamedTuple):
-    offset: int
-    end: int
-    time_ms: int
-    records: list[Record]
-
-
 class Open(NamedTuple):
     """An undecided transaction."""
 
     tx_id: str
-    halves: tuple[HalfRecord | CopiedHalf, ...]
+    halves: tuple[HalfRecord | Half, ...]
     first_offsets: tuple[int, ...]
     messages: tuple[StoredMessage, ...]
     prepared_ms: int
     checks: int = 0
     next_check_ms: int = 0
+
+    def stated(self, half: HalfRecord | Half) -> int:
+        """The number of halves that ``half`` states: the last one does."""
+        return len(self.halves) * (half.index == len(self.halves) - 1)
 
 
 class OpenBatch(NamedTuple):
@@ -111,7 +112,7 @@ class OpenBatch(NamedTuple):
 class RandomLog:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.batches: list[LogBatch] = []
+        self.batches: list[Batch] = []
         #: Record offset -> (kind, message).
         self.messages: dict[int, tuple[int, StoredMessage]] = {}
         #: Record offset -> verdict.
@@ -134,15 +135,15 @@ class RandomLog:
         self._at = 0
         self._number = 0
 
-    def read_message(self, offset: int) -> tuple[int, StoredMessage]:
-        return self.messages[offset]
+    def read_message(self, offset: int) -> StoredMessage:
+        return self.messages[offset][1]
 
-    def read_entries(self, offset: int) -> memoryview:
+    def half_batch_entries(self, offset: int) -> memoryview:
         """The entries of the half batch at ``offset``."""
-        batch = self.half_batches[offset]
-        return memoryview(batch.payload)[-batch.messages * ENTRY_BYTES :]
+        record = self.half_batches[offset]
+        return memoryview(record.payload)[-record.batch.messages * ENTRY_BYTES :]
 
-    def read_payload(self, offset: int) -> bytes:
+    def half_batch_payload(self, offset: int) -> bytes:
         return self.half_batches[offset].payload
 
     def verdict(self, offset: int) -> Committed | RolledBack:
@@ -152,16 +153,20 @@ class RandomLog:
         """The undecided halves as in the recovered state."""
         return [
             UndecidedHalf(
-                half.half_index, one.halves[0].half_index, first, half.offset, len(_packed(message)), half.topic_id,
-                message.queue_id, half.index, half.count, GROUP, one.tx_id, one.prepared_ms,
+                Half(
+                    half.index, half.half_index, half.offset, first, half.topic_id, message.queue_id, len(_packed(message)), 0, 0, 0
+                ),
+                one.halves[0].half_index, one.stated(half), GROUP, one.tx_id, one.prepared_ms,
                 one.next_check_ms if number == 0 else 0, one.checks if number == 0 else 0,
             )
             for one in self.open
             for number, (half, first, message) in enumerate(zip(one.halves, one.first_offsets, one.messages, strict=True))
         ] + [
             UndecidedHalf(
-                half.half_index, self.first_of_batch[half.tx_id], half.first_offset, half.offset, half.size, half.topic_id,
-                half.queue_id, half.index, 0, GROUP, half.tx_id, half.prepared_ms, 0, 0,
+                Half(
+                    half.index, half.half_index, half.offset, half.first_offset, half.topic_id, half.queue_id, half.size, 0, 0, 0
+                ),
+                self.first_of_batch[half.tx_id], 0, GROUP, half.tx_id, half.prepared_ms, 0, 0,
             )
             for half in self.open_batches
         ]  # fmt: skip
@@ -188,7 +193,7 @@ class RandomLog:
         if roll and start >= 2 * SEGMENT and self.rng.random() < 0.9:
             self.trim(start - SEGMENT)
         self.end = aligned(self._at)
-        self.batches.append(LogBatch(start, self.end, self.now_ms, self._records))
+        self.batches.append(Batch(start, self.end, self.now_ms, self._records))
 
     def topic(self) -> None:
         if len(self.topics) >= 4 or (self.topics and self.rng.random() < 0.9):
@@ -219,7 +224,7 @@ class RandomLog:
     def prepare(self) -> None:
         count = self.rng.choice([1, 1, 1, 2, 3])
         tx_id = f"tx-{self._next()}"
-        halves: list[HalfRecord | CopiedHalf] = []
+        halves: list[HalfRecord | Half] = []
         messages = []
         for index in range(count):
             topic_id, queue_id = self._queue()
@@ -280,11 +285,13 @@ class RandomLog:
         )  # fmt: skip
         entries = crc32(payload[-count * ENTRY_BYTES :])
         has_keys = any(b"KEYS" in one.properties for one in found)
-        size = half_batch_size(GROUP, tx_id, attempt, len(payload))
+        facts = BatchFacts(
+            attempt, count, crc32(payload), entries, has_keys, delayed_entries_of(payload, count) if delayed else b""
+        )
+        size = half_batch_size(GROUP, tx_id, facts, len(payload))
         record = HalfBatch(
-            self._at, size, topic_id, queue_id, self.next_half, GROUP, tx_id, attempt, index, 0, count, crc32(payload),
-            entries, -1, has_keys, payload, delayed_entries_of(payload, count) if delayed else b"",
-        )  # fmt: skip
+            self._at, size, topic_id, queue_id, self.next_half, GROUP, tx_id, facts, index, 0, -1, payload
+        )
         self.first_of_batch.setdefault(tx_id, self.next_half)
         self.open_batches.append(
             OpenBatch(
@@ -297,7 +304,7 @@ class RandomLog:
 
     def _remember_batch(self, record: HalfBatch, found: list[StoredMessage]) -> None:
         self.half_batches[self._at] = record
-        for (from_start, _), message in zip(item_places(record.payload, record.messages), found, strict=True):
+        for (from_start, _), message in zip(item_places(record.payload, record.batch.messages), found, strict=True):
             self.messages[self._at + from_start] = (BATCHED, message)
 
     def decide(self) -> None:
@@ -308,14 +315,14 @@ class RandomLog:
         refs = tuple(
             BatchRef(
                 half.offset, half.first_offset, half.half_index,
-                -1 if self.half_batches[half.offset].delayed_entries
+                -1 if self.half_batches[half.offset].batch.delayed_entries
                 else self._take(half.topic_id, half.queue_id, half.messages), half.size, half.messages, half.topic_id,
                 half.queue_id,
             )
             for half in self.open_batches if half.attempt == won
         )  # fmt: skip
         for one in refs:
-            items = delayed_items(self.half_batches[one.offset].delayed_entries)
+            items = delayed_items(self.half_batches[one.offset].batch.delayed_entries)
             self.waiting += [
                 CopiedDelayed(
                     one.offset + item.at, copied_delayed_size(item.message_bytes), one.offset + item.at,
@@ -399,21 +406,24 @@ class RandomLog:
         self._add(Trim(self._at, TRIM_SIZE, log_start))
 
     def _carry(self, one: Open) -> Open:
-        halves: list[HalfRecord | CopiedHalf] = []
+        halves: list[HalfRecord | Half] = []
         for number, (half, first, message) in enumerate(zip(one.halves, one.first_offsets, one.messages, strict=True)):
             size = copied_half_size(len(_packed(message)))
+            copied = Half(
+                half.index, half.half_index, self._at, first, half.topic_id, message.queue_id, len(_packed(message)),
+                _tag(message), _key(message), 0,
+            )  # fmt: skip
             record = CopiedHalf(
-                self._at, size, half.offset, first, half.half_index, half.topic_id, len(_packed(message)), GROUP,
-                one.tx_id, half.index, half.count, one.prepared_ms, 0, one.checks if number == 0 else 0,
-                one.next_check_ms if number == 0 else 0, message.queue_id, _tag(message), _key(message), 0,
+                self._at, size, half.offset, copied, GROUP, one.tx_id, one.stated(half), one.prepared_ms, 0,
+                one.checks if number == 0 else 0, one.next_check_ms if number == 0 else 0,
             )  # fmt: skip
             self._remember(3, message)
             self._add(record)
-            halves.append(record)
+            halves.append(copied)
         return one._replace(halves=tuple(halves))
 
     def _carry_delayed(self, one: CopiedDelayed) -> CopiedDelayed:
-        record = msgspec.structs.replace(one, offset=self._at, source=one.offset)
+        record = replace(one, offset=self._at, source=one.offset)
         self._remember(Kind.COPIED_DELAYED, self.messages[one.offset][1])
         self._add(record)
         return record
@@ -421,11 +431,10 @@ class RandomLog:
     def _carry_batch(self, one: OpenBatch) -> OpenBatch:
         of = self.half_batches[one.offset]
         record = CopiedHalfBatch(
-            self._at, of.size, one.offset, one.first_offset, of.topic_id, of.queue_id, of.half_index, GROUP, of.tx_id,
-            of.attempt, of.index, of.count, of.messages, of.checksum, of.entries_checksum, of.has_keys, one.prepared_ms,
-            0, 0, 0, of.delayed_entries,
+            self._at, of.size, one.offset, replace(half_of(of), offset=self._at, first_offset=one.first_offset), GROUP, of.tx_id,
+            of.count, one.prepared_ms, 0, 0, 0,
         )  # fmt: skip
-        found = [self.messages[one.offset + at][1] for at, _ in item_places(of.payload, of.messages)]
+        found = [self.messages[one.offset + at][1] for at, _ in item_places(of.payload, of.batch.messages)]
         self._remember_batch(of, found)
         self._add(record)
         return one._replace(offset=record.offset)
@@ -468,7 +477,7 @@ class RandomLog:
 class Expected:
     """What readers must find after these batches."""
 
-    def __init__(self, batches: list[LogBatch]) -> None:
+    def __init__(self, batches: list[Batch]) -> None:
         self.entries: dict[tuple[int, int], dict[int, QueueEntry]] = {}
         self.mins: dict[tuple[int, int], int] = {}
         #: Half index -> (state, verdict position, queue offset, current offset, first half, number, halves, checks)
@@ -482,7 +491,7 @@ class Expected:
         firsts: dict[str, int] = {}
         for batch in batches:
             for record in batch.records:
-                self._fold(record, batch.time_ms, firsts)
+                self._fold(record, batch.broker_time_ms, firsts)
 
     def _fold(self, record: Record, now_ms: int, firsts: dict[str, int]) -> None:
         match record:
@@ -502,8 +511,8 @@ class Expected:
                 }  # fmt: skip
             case HalfBatch():
                 firsts.setdefault(record.tx_id, record.half_index)
-                raw = record.payload[-record.messages * ENTRY_BYTES :]
-                self._half_batches[record.offset] = list(ENTRY.iter_unpack(raw))
+                raw = record.payload[-record.batch.messages * ENTRY_BYTES :]
+                self._half_batches[record.offset] = list(PAYLOAD_ENTRY.iter_unpack(raw))
                 self.rows[record.half_index] = {
                     "state": 1, "original_offset": record.offset, "current_offset": record.offset,
                     "topic_id": record.topic_id, "queue_id": record.queue_id, "number": record.index, "halves": 0,
@@ -512,7 +521,7 @@ class Expected:
                     "group_hash": hash64(GROUP.encode()), "next_check_at_ms": 0,
                 }  # fmt: skip
             case CopiedHalfBatch():
-                self.rows[record.half_index]["current_offset"] = record.offset
+                self.rows[record.half.half_index]["current_offset"] = record.offset
                 self._half_batches[record.offset] = self._half_batches[record.source]
             case Decided():
                 together = [*[one.half_index for one in record.refs], *record.lost]
@@ -531,7 +540,7 @@ class Expected:
                 for half_index in record.lost:
                     self.rows[half_index].update(state=3, **settled)
             case CopiedHalf():
-                self.rows[record.half_index]["current_offset"] = record.offset
+                self.rows[record.half.half_index]["current_offset"] = record.offset
             case Committed(offset, _, _, tx_id, decided_by, refs):
                 self.settled[tx_id] = offset
                 for ref in refs:

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from halfmq.store.checkpoint import Slot, write_checkpoint
-from halfmq.store.snapshot import write_snapshot
+from halfmq.store.checkpoint import Slot, write_checkpoint, write_snapshot
 from tests.support.store_writer import StoreWriter
 
 #: Contents of ``sample_store``: visible messages, halves, and those undecided at its end.

@@ -11,8 +11,8 @@ from typing import Any
 
 from halfmq import limits
 from halfmq.client.async_client import AsyncClient
-from halfmq.client.connector import Address
 from halfmq.model import properties
+from halfmq.model.address import Address
 from halfmq.model.ids import offset_message_id
 from halfmq.model.stored_message import StoredMessage, body_crc_of, encode
 from halfmq.wire.remoting.codes import PullFlag, RequestCode
@@ -317,17 +317,17 @@ class ScriptedBroker:
     def _pull(self, peer: Peer, request: Request[Any]) -> bytes | None:
         fields = request.ext
         if fields.sys_flag & PullFlag.COMMIT_OFFSET:
-            self.offsets[(fields.consumer_group, fields.topic, fields.queue_id)] = fields.commit_offset
+            self.offsets[(fields.group, fields.topic, fields.queue_id)] = fields.commit_offset
         return self._answer_pull(peer, request, park=True)
 
     def _answer_pull(self, peer: Peer, request: Request[Any], *, park: bool) -> bytes | None:
         fields = request.ext
         log = self.logs.get((fields.topic, fields.queue_id), [])
-        found = log[fields.queue_offset : fields.queue_offset + fields.max_msg_nums]
+        found = log[fields.queue_offset : fields.queue_offset + fields.messages_max]
         if not found and park:
             self._parked.append((peer, request))
             loop = asyncio.get_running_loop()
-            loop.call_later(fields.suspend_timeout_millis / 1000, self._unpark, peer, request)
+            loop.call_later(fields.wait_ms / 1000, self._unpark, peer, request)
             return None
         following = fields.queue_offset + len(found)
         ext = {"suggestWhichBrokerId": 0, "nextBeginOffset": following, "minOffset": 0, "maxOffset": len(log)}

@@ -1,19 +1,31 @@
 """Name server and brokers whose responses a test defines, as halfmq or as RocketMQ shows them, for the Spark source."""
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from halfmq.model.queue_reads import Position, TopicBounds
 from halfmq.model.stored_message import StoredMessage, body_crc_of, encode
+from halfmq.model.text_fields import read_fields, write_fields
 from halfmq.spark.network.wire_reader import WireReader
 from halfmq.spark.options import parse_options
 from halfmq.spark.source import HalfmqStreamReader
-from halfmq.wire.remoting import fitting, route
-from halfmq.wire.remoting.codes import HMQ_FITTING, HMQ_POSITION, RequestCode, ResponseCode
-from halfmq.wire.remoting.header import Request, encode_pull_response_head, encode_response
-from halfmq.wire.remoting.position import PositionAnswer, TopicBounds, asked_samples, asked_topics, encode_answer
+from halfmq.store.layout import QUEUE_ENTRY
+from halfmq.wire.remoting import route
+from halfmq.wire.remoting.codes import HMQ_FITTING, HMQ_POSITION, HMQ_RAW_READ, RequestCode, ResponseCode
+from halfmq.wire.remoting.header import Request, encode_pull_response_head, encode_response, encode_response_head
+from halfmq.wire.remoting.position import (
+    FittingAnswer,
+    FittingFields,
+    PositionFields,
+    asked_samples,
+    asked_topics,
+    encode_answer,
+)
+from halfmq.wire.remoting.raw_read import BETWEEN_BYTES, HEAD_BYTES, RawReadFields, body_bytes, complete_frame
 from tests.support.scripted_server import ScriptedServer
 
 STORE = "ab" * 16
@@ -29,6 +41,47 @@ def stored(
     time_ms = 1_000 + at if time_ms < 0 else time_ms
     made = StoredMessage(topic, 0, at, 0, sys_flag, 1, host, time_ms, V4, 0, 0, body, body_crc_of(body), b"")
     return b"".join(encode(made, at * 100))
+
+
+class RawReads:
+    """What a broker answers to raw reads of one queue, of which all messages have one size."""
+
+    def __init__(self) -> None:
+        #: Where each began.
+        self.firsts: list[int] = []
+        #: Where the last one ended, by connection: each has a thread.
+        self._ended: dict[int, int] = {}
+
+    def answer(
+        self, request: Request[Any], store: str, topic_id: int, bounds: tuple[int, int], messages_max: int,
+        runs: Callable[[int], Sequence[int]], message: Callable[[int], bytes],
+    ) -> bytes:  # fmt: skip
+        """``runs``: lengths of the runs of so many messages. Messages of odd offsets were no halves."""
+        fields = read_fields(RawReadFields, request.ext)
+        at = self._ended[threading.get_ident()] if fields.continues else fields.first
+        self.firsts.append(at)
+        if fields.store != store:
+            return encode_response(request, 22, "another store", {"store": store})
+        if fields.topic_id != topic_id:
+            return encode_response(request, 17, "no such topic")
+        if at < bounds[0]:
+            return encode_response(request, 21, None, {"nextBeginOffset": bounds[0]})
+        if at >= min(bounds[1], fields.end):
+            return encode_response(request, 19, None, {"nextBeginOffset": bounds[1]})
+        self._ended[threading.get_ident()] = after = min(bounds[1], fields.end, at + messages_max)
+        messages = [message(number) for number in range(at, after)]
+        data = bytearray(HEAD_BYTES)
+        lengths = runs(len(messages))
+        places = [(run, place) for run, count in enumerate(lengths) for place in range(count)]
+        for number, (run, place) in zip(range(at, after), places, strict=True):
+            offset = at * 1_000 + run * 1_000_000 + (BETWEEN_BYTES + len(messages[0])) * place
+            half_index = -1 if number % 2 else 5
+            data += QUEUE_ENTRY.pack(offset, len(messages[0]), 0, 1, 1_000 + number, half_index, 0)
+        data += b"".join(count.to_bytes(4, "big") for count in lengths)
+        for content, (_, place) in zip(messages, places, strict=True):
+            data += (b"?" * BETWEEN_BYTES if place else b"") + content
+        ext = {"entries": len(messages), "runs": len(lengths), "nextBeginOffset": after, "continues": 1}
+        return bytes(complete_frame(encode_response_head(request, 0, None, ext, body_bytes(data)), data))
 
 
 def names(request: Request[Any], brokers: Mapping[str, "Broker"], clusters: Mapping[str, str] | None = None) -> bytes:
@@ -67,12 +120,11 @@ class Broker:
         #: The topics that exist, and those that are created once HMQ_POSITION was answered.
         self.names = ["orders"]
         self.soon: list[str] = []
-        #: Whether it knows HMQ_FITTING.
-        self.tells_sizes = True
         #: What it answers to a search by time instead of the right offset.
         self.search_answer: Callable[[int], int] | None = None
         self.topic_id = 3
         self.stock = False
+        self.raw_reads = RawReads()
         self.refuse: list[int] = []
         self.refusal_ext: dict[str, str] = {}
         #: Requests with samples; negative: as a broker that ignores them.
@@ -101,28 +153,35 @@ class Broker:
                         self.topic_id + number, ((self.first, self.end),), sizes if name == "orders" else ()
                     )
                     for number, name in enumerate(self.names)
-                    if self.has_topic and name in asked_topics(request.ext)
+                    if self.has_topic and name in asked_topics(read_fields(PositionFields, request.ext))
                 }
                 self.names, self.soon = self.names + self.soon, []
-                ext, body = encode_answer(PositionAnswer(self.store, 2, self.position, topics))
+                ext, body = encode_answer(Position(self.store, 2, self.position, topics))
                 return encode_response(request, 0, ext=ext, body=body)
             case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
                 at = min(max(request.ext.timestamp - 1_000, self.first), self.end)
                 at = self.search_answer(at) if self.search_answer else at
                 return encode_response(request, 0, ext={"offset": at})
-            case int() if request.code == HMQ_FITTING and self.tells_sizes and not self.stock:
-                asked = fitting.decode_request(request.ext)
-                assert isinstance(asked, fitting.FittingRequest)
+            case int() if request.code == HMQ_FITTING and not self.stock:
+                asked = read_fields(FittingFields, request.ext)
                 sizes = [len(stored(at)) for at in range(asked.offset, asked.end)][:3]
                 fits = [count for count in range(len(sizes) + 1) if sum(sizes[:count]) <= asked.bytes_max]
-                return encode_response(request, 0, ext=fitting.encode_answer(fits[-1], sum(sizes[: fits[-1]])))
+                return encode_response(request, 0, ext=write_fields(FittingAnswer(fits[-1], sum(sizes[: fits[-1]]))))
             case RequestCode.GET_MIN_OFFSET:
                 return encode_response(request, 0, ext={"offset": self.first})
             case RequestCode.GET_MAX_OFFSET:
                 return encode_response(request, 0, ext={"offset": self.end})
             case RequestCode.PULL_MESSAGE:
                 return self.pull(request)
+            case int() if request.code == HMQ_RAW_READ and not self.stock:
+                return self.raw(request)
         return names(request, {"broker-a": self} if self.is_registered else {})
+
+    def raw(self, request: Request[Any]) -> bytes:
+        """Each message is a run."""
+        topic_id = self.topic_id if self.has_topic else -1
+        bounds = (self.first, self.end)
+        return self.raw_reads.answer(request, self.store, topic_id, bounds, 4, lambda count: [1] * count, stored)
 
     def pull(self, request: Request[Any]) -> bytes:
         at = request.ext.queue_offset

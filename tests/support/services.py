@@ -2,24 +2,28 @@
 messages in memory.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from halfmq.broker.turns import Turns
 from halfmq.core.session import Published
-from halfmq.core.view import View
+from halfmq.core.state import State
 from halfmq.errors import StoreDamaged
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import StoredMessage, body_crc_of, encode
+from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.store.consume_queue import QueueEntry
 from tests.support.core_log import PEER, CoreLog
 
 
 class FakePeer:
-    """A ``services.peer.Peer``."""
+    """What services use of a ``Peer``. ``said``: (kind, level, line) of each action that was to be logged."""
 
-    def __init__(self, number: int = 1) -> None:
+    def __init__(self, number: int = 1, said: list[tuple[Any, int, str]] | None = None) -> None:
+        self.said = [] if said is None else said
         self.number = number
         self.address = f"10.0.0.7:{number}"
         self.born_host = PEER
@@ -35,11 +39,39 @@ class FakePeer:
     def give_back(self, memory_bytes: int) -> None:
         self.kept -= memory_bytes
 
+    def log_throttled(self, logger: logging.Logger, level: int, kind: Hashable, text: str, *more: object) -> None:
+        self.said.append((kind, level, text % more))
+
     def hold_requests(self) -> None:
         self.holds += 1
 
     def resume_requests(self) -> None:
         self.holds -= 1
+
+
+class FakePeers:
+    """What services use of ``Peers``, without what it limits."""
+
+    def __init__(self) -> None:
+        self.connected: dict[int, FakePeer] = {}
+        #: Each push that was sent, with the number of its peer.
+        self.pushed: list[tuple[int, Any]] = []
+        self.log_throttle = LogThrottle(lambda: 0.0, rest_s=0.0)
+        self.outgoing = Outgoing()
+        self.intake = self
+        self.flushed = 0
+
+    def count_withheld_response(self, connection: Any, size: int) -> None: ...
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+    def push(self, number: int, what: object) -> bool:
+        peer = self.connected.get(number)
+        if peer is None or peer.is_full:
+            return False
+        self.pushed.append((number, what))
+        return True
 
 
 def turns_at_once() -> Turns:
@@ -54,10 +86,44 @@ def raises(error: Exception) -> None:
 
 @dataclass
 class Outgoing:
-    """What front doors hold for peers that do not read: a ``services.pulls.Outgoing``."""
+    """What services use of ``OutgoingBytes``."""
 
-    is_near: bool = False
-    is_over: bool = False
+    near_limit: bool = False
+    over_limit: bool = False
+
+
+class Answered(NamedTuple):
+    """A response to a request."""
+
+    number: int
+    code: int
+    remark: str
+    ext: dict[str, Any]
+    body: bytes
+
+
+class FakeGateway:
+    """The gateway as ``Handlers`` call it. Responses are kept."""
+
+    def __init__(self) -> None:
+        self.peers = FakePeers()
+        self.answers: list[Answered] = []
+        self.pushes: dict[type, Callable[[Any, int], bytes]] = {}
+        self.on_response: Callable[..., None] = lambda connection, response: None
+
+    def answer(
+        self, connection: Any, request: Any, code: int, remark: str | None = None, ext: Any = None, body: Any = b""
+    ) -> None:
+        self.answers.append(Answered(request.opaque, int(code), remark or "", dict(ext or {}), bytes(body)))
+
+    def failed(self, connection: Any, request: Any, error: Exception) -> None:
+        raise error
+
+
+def parts(sequencer: "CoreSequencer", **more: Any) -> Any:
+    """``remoting.handlers.Parts`` of doubles."""
+    made = {"gateway": FakeGateway(), "sequencer": sequencer, "loop": HandLoop(), "turns": turns_at_once()}
+    return SimpleNamespace(**{**made, **more})
 
 
 class _Timer:
@@ -115,7 +181,7 @@ class CoreSequencer:
 
     def __init__(self, settings: BrokerSettings | None = None) -> None:
         self.core = CoreLog(settings)
-        self.view: View = self.core.state
+        self.view: State = self.core.state
         #: The engine's interface for shells.
         self.engine = self
         self.commands: list[Any] = []

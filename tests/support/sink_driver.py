@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 
 from tests.support import spark_queries, stalling_sink
+from tests.support.jvm import QUICK
 from tests.support.waiting import PATIENCE_S, wait_until
 
 #: Rows of a batch.
@@ -99,7 +100,7 @@ def session(name: str, master: str) -> Any:
     from halfmq.spark import builder
 
     made = builder(name, master).config("spark.ui.enabled", "false")
-    made = made.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+    made = made.config("spark.driver.extraJavaOptions", " ".join(QUICK))
     spark = made.config("spark.sql.execution.arrow.maxRecordsPerBatch", "1").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(stalling_sink.StallingSource)

@@ -8,9 +8,8 @@ import pyarrow as pa
 
 from halfmq.model.query_batch import QueryBatch
 from halfmq.spark.sink import task
-from halfmq.spark.sink.attempt import Attempt
 from halfmq.spark.sink.options import SinkOptions, parse_sink_options
-from halfmq.spark.sink.task import Prepared
+from halfmq.spark.sink.task import Attempt, Prepared
 from tests.support.in_process import Running
 
 

@@ -13,14 +13,13 @@ from msgspec.structs import replace
 from halfmq.broker.recovery import recover
 from halfmq.core.commands import Command, CopyForward, EndTransaction, RequestedVerdict, TrimLog
 from halfmq.core.decision import Done
-from halfmq.core.engine import Batch, Engine, NoNextSegment
+from halfmq.core.engine import Engine, NoNextSegment
 from halfmq.core.snapshot import encode_rows
 from halfmq.core.state import State, Undecided
 from halfmq.errors import StoreFull
 from halfmq.model import properties as props
-from halfmq.model.records import Committed, HalfRecord, MessageRecord, RolledBack, Trim
+from halfmq.model.records import Batch, Committed, HalfRecord, MessageRecord, RolledBack, Trim
 from halfmq.model.settings import BrokerSettings
-from halfmq.model.steps import result_of
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import SystemEntropy
 from halfmq.store.group_flush import Job
@@ -29,6 +28,7 @@ from halfmq.store.store import Durability, Store
 from tests.support import core_log
 from tests.support import log_records as make
 from tests.support.hand_flush import HandFlush
+from tests.support.steps import result_of
 
 #: The only topic, by its first message.
 TOPIC = 1
@@ -223,7 +223,7 @@ class SmallBroker:
                 elif entry.offset < store.log.start <= visible_at:
                     found.append(f"{place}: its body is gone")
                 elif entry.offset >= store.log.start:
-                    message = store.log.read_message(entry.offset)[1]
+                    message = store.log.read_message(entry.offset)
                     key = props.to_dict(message.properties).get("KEYS")
                     if message.body != body:
                         found.append(f"{place}: another body")

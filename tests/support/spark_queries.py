@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from halfmq.errors import HalfmqError
-from halfmq.spark.jobs.inputs import cause
+from halfmq.spark.jobs.source import cause
 from tests.support.waiting import wait_until
 
 T = TypeVar("T")

@@ -17,10 +17,12 @@ from halfmq.model.records import (
     BATCH_HEADER_BYTES,
     TRIM_SIZE,
     Base,
+    Batch,
     Checked,
     Committed,
     CopiedHalf,
     DelayedRecord,
+    Half,
     HalfRecord,
     Record,
     Ref,
@@ -33,8 +35,6 @@ from halfmq.model.records import (
     checked_size,
     committed_size,
     copied_half_size,
-    delayed_record_size,
-    message_record_size,
     payload_record_size,
     released_size,
     rolled_back_size,
@@ -47,7 +47,7 @@ from halfmq.store.indexes import Indexes
 from halfmq.store.segment import SegmentFiles
 from halfmq.store.watermark_page import WatermarkPage
 from tests.support import log_records as make
-from tests.support.log_records import Make
+from tests.support.log_records import Make, delayed_record_size, message_record_size
 
 V4 = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 V6 = bytes(15) + b"\x01\x00\x00\x2a\x9f"
@@ -72,9 +72,7 @@ class StoreWriter:
         self.log = CommitLog(self.disk, self.files, epoch=epoch)
         self.indexes = Indexes.open(
             self.disk, self.shard, store=self.store_id.hex(), segment_bytes=self.segment_bytes, redo_from=0, log_start=0,
-            read_message=self.log.read_message, read_entries=self.log.half_batch_entries,
-            read_payload=self.log.half_batch_payload,
-            read_verdict=self.log.verdict,
+            log=self.log,
         )  # fmt: skip
         self.indexes.reset()
         self.indexes.cut(0, 0)
@@ -158,8 +156,11 @@ class StoreWriter:
                 carried = self._put(
                     carried_size,
                     lambda at, half=half, carried_size=carried_size, message_bytes=message_bytes: CopiedHalf(  # type: ignore[misc]
-                        at, carried_size, half.offset, half.offset, half.half_index, half.topic_id, message_bytes, GROUP,
-                        tx_id, half.index, half.count, self.prepared_ms[half.half_index], 0, 0, 0, half.message.queue_id, 0, 0, 0,
+                        at, carried_size, half.offset,
+                        Half(
+                            half.index, half.half_index, at, half.offset, half.topic_id, half.message.queue_id, message_bytes, 0, 0, 0
+                        ),
+                        GROUP, tx_id, half.count, self.prepared_ms[half.half_index], 0, 0, 0,
                     ),
                 )  # fmt: skip
                 offset = carried.offset
@@ -263,5 +264,5 @@ class StoreWriter:
         records, self.batch = self.batch, []
         start = records[0].offset - BATCH_HEADER_BYTES
         end = self.log.append(records, self.now_ms)
-        self.indexes.stage(start, end, self.now_ms, records)
+        self.indexes.stage(Batch(start, end, self.now_ms, records))
         self.indexes.flush()

@@ -13,6 +13,6 @@ def rows_of(disk: Disk, directory: Path) -> dict[int, TransactionRow]:
     rows: dict[int, TransactionRow] = {}
     for base in list_bases(disk, directory, ".tx"):
         data = disk.content(directory / f"{base:020d}.tx")  # type: ignore[attr-defined]  # a FaultyDisk
-        found = map(TransactionRow._make, TRANSACTION_ROW.whole.iter_unpack(data))
+        found = map(TransactionRow._make, TRANSACTION_ROW.iter_unpack(data))
         rows |= {base + number: row for number, row in enumerate(found) if row.state != ROW_EMPTY}
     return rows

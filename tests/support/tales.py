@@ -12,6 +12,7 @@ from halfmq.testing.history.events import (
     DamageForgotten,
     DamageListed,
     EndAsked,
+    EpochTaken,
     Fault,
     FileStarted,
     HalfSent,
@@ -42,7 +43,7 @@ class Tale:
 
     def add(self, event: type[AnyEvent], /, **fields: Any) -> None:
         self.now += 10
-        self.events.append(event(t_us=self.now, by="p", **fields))
+        self.events.append(event(**{"t_us": self.now, "by": "p", **fields}))
 
     def _answer(self, outcome: str | None, **fields: Any) -> None:
         if "stands" in fields:
@@ -52,7 +53,11 @@ class Tale:
 
     def half(self, tx: str = "T", message: str = "", index: int = 0, outcome: str | None = "ok", **fields: Any) -> None:
         self.ops += 1
-        asked = {name: fields.pop(name) for name in ("queue", "crc", "key", "delay_ms", "group") if name in fields}
+        asked = {
+            name: fields.pop(name)
+            for name in ("queue", "crc", "key", "delay_ms", "group", "coordinator", "epoch")
+            if name in fields
+        }
         asked.setdefault("group", "g")
         self.add(HalfSent, op=str(self.ops), tx=tx, message=message or tx, index=index, topic=TOPIC, **asked)
         self._answer(outcome, **fields)
@@ -66,8 +71,13 @@ class Tale:
 
     def end(self, tx: str = "T", verdict: Verdict = C, outcome: str | None = "ok", by: str = "application", group: str = "g", **fields: Any) -> None:  # fmt: skip
         self.ops += 1
-        self.add(EndAsked, op=str(self.ops), group=group, tx=tx, verdict=verdict, decided_by=by)
+        asked = {name: fields.pop(name) for name in ("coordinator", "epoch") if name in fields}
+        self.add(EndAsked, op=str(self.ops), group=group, tx=tx, verdict=verdict, decided_by=by, **asked)
         self._answer(outcome, **fields)
+
+    def epoch(self, epoch: int, by: str = "p", **fields: Any) -> None:
+        """``by`` got it of coordinator ``c``."""
+        self.add(EpochTaken, by=by, **{"group": "g", "coordinator": "c", "epoch": epoch, **fields})
 
     def local(self, tx: str = "T", outcome: Verdict = C, group: str = "g", **fields: Any) -> None:
         self.add(Local, group=group, tx=tx, outcome=outcome, **fields)

@@ -1,7 +1,8 @@
 """For each request code the requests that may keep the broker's loop longest: at most ``REQUEST_BYTES`` each, hostile or not.
 
-``REQUESTS`` has a valid request of every code, against the store that ``prepare`` makes. ``worst_of`` varies it: many fields, long values, lists of
-the smallest elements, deep nesting, repeated names, names never seen. What only one code can be given is in ``ALSO``.
+``REQUESTS`` has a valid request of every code, against the store that ``prepare`` makes: from the fields of the command, unless it needs
+more. ``worst_of`` varies it: many fields, long values, lists of the smallest elements, deep nesting, repeated names, names never seen. What
+only one code can be given is in ``ALSO``.
 """
 
 import itertools
@@ -12,9 +13,11 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 import msgspec
+from msgspec import inspect
 
 from halfmq import limits
 from halfmq.broker.broker import Broker
+from halfmq.broker.remoting.commands import COMMANDS, fields_of
 from halfmq.model.half_batch import HalfMessage, build_payload
 from halfmq.wire.remoting.binary_header import encode_binary_header
 from halfmq.wire.remoting.message_codec import BatchEntry, join_batch
@@ -102,25 +105,49 @@ _HEARTBEAT: Final = {
     ],
 }  # fmt: skip
 
-#: Code -> (ext, body) of a valid request.
-REQUESTS: Final[dict[int, tuple[Ext, bytes]]] = {
+#: Values of fields in the prepared store, by their names on the wire; others are what ``_value`` says of their type.
+_VALUES_BY_NAME: Final = {
+    "topic": TOPIC, "topics": TOPIC, "group": PRODUCER, "consumerGroup": GROUP, "producerGroup": PRODUCER, "txId": _ONE, "operator": "ada",
+    "reason": "x", "clientId": "me", "coordinator": "c", "query": QUERY, "from": "0", "queueId": "0",
+}  # fmt: skip
+
+
+def _value(kind: inspect.Type) -> str:
+    """The most that a field may be."""
+    match kind:
+        case inspect.UnionType(types):
+            return _value(types[0])
+        case inspect.IntType(le=most):
+            return str(most)
+        case inspect.BoolType():
+            return "true"
+        case inspect.LiteralType(values):
+            return str(values[0])
+    return "x"
+
+
+def derived(code: int) -> tuple[Ext, bytes]:
+    """A request with all fields of the command, without a body."""
+    kind = fields_of(code)
+    shape = inspect.type_info(kind) if kind is not None else None
+    names = shape.fields if isinstance(shape, inspect.StructType) else ()
+    return {one.encode_name: _VALUES_BY_NAME.get(one.encode_name) or _value(one.type) for one in names}, b""
+
+
+#: Code -> (ext, body) of a valid request: those that need more than ``derived``.
+_OWN_REQUESTS: Final[dict[int, tuple[Ext, bytes]]] = {
     10: (_LONG_SEND, b"x"),
     11: (_PULL, b""),
     12: ({"topic": TOPIC, "key": "k", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}, b""),
     14: (_OFFSET, b""),
     15: ({**_OFFSET, "commitOffset": "1"}, b""),
     17: ({"topic": "made", "readQueueNums": "8", "writeQueueNums": "8", "perm": "6"}, b""),
-    28: ({}, b""),
     29: ({**_QUEUE, "timestamp": "1", "boundaryType": "UPPER"}, b""),
-    30: (_QUEUE, b""),
-    31: (_QUEUE, b""),
-    32: (_QUEUE, b""),
     33: ({"offset": "1000", "topic": TOPIC}, b""),
     34: ({}, json.dumps(_HEARTBEAT).encode()),
     35: ({"clientID": "me", "producerGroup": PRODUCER, "consumerGroup": GROUP}, b""),
     36: ({"offset": "1000", "group": GROUP, "delayLevel": "1", "originMsgId": "x", "originTopic": TOPIC}, b""),
     37: (_END, b""),
-    38: ({"consumerGroup": GROUP}, b""),
     41: ({}, json.dumps(_LOCKS).encode()),
     42: ({}, json.dumps(_LOCKS).encode()),
     46: ({}, json.dumps({"clientId": "me", "group": GROUP, "subscriptionData": {"topic": TOPIC, "subString": "*"}}).encode()),
@@ -128,26 +155,19 @@ REQUESTS: Final[dict[int, tuple[Ext, bytes]]] = {
     101: ({"namespace": "ORDER_TOPIC_CONFIG", "key": TOPIC}, b""),
     102: ({"namespace": "ORDER_TOPIC_CONFIG", "key": TOPIC}, b""),
     105: ({"topic": TOPIC, "acceptStandardJsonOnly": "true"}, b""),
-    106: ({}, b""),
     200: ({}, b'{"groupName":"C","attributes":{"+hold.topics":"T","+hold.ms":"5"}}'),
     201: ({"groupSeq": "0", "maxGroupNum": "0"}, b""),
     202: ({"topic": "wide-0"}, b""),
-    203: ({"consumerGroup": GROUP}, b""),
-    204: ({"producerGroup": PRODUCER}, b""),
-    206: ({}, b""),
     207: ({"groupName": "made-and-deleted", "cleanOffset": "true"}, b""),
     208: ({"consumerGroup": GROUP, "topic": "", "topicList": ""}, b""),
     215: ({"topic": "made"}, b""),
     216: ({"topic": "made"}, b""),
-    300: ({"topic": TOPIC}, b""),
     307: ({"consumerGroup": GROUP, "clientId": "none", "jstackEnable": "false"}, b""),
     310: (send_ext(), b"x"),
     315: ({"statsName": "TOPIC_PUT_NUMS", "statsKey": "wide-0"}, b""),
-    317: ({}, b""),
     320: (send_ext(), join_batch([BatchEntry(0, b"x", b"")])),
     324: (_LONG_SEND, b"x"),
     325: (send_ext(), b"x"),
-    351: ({"topic": TOPIC}, b""),
     352: ({"group": GROUP}, b""),
     361: (_PULL, b""),
     400: ({}, json.dumps({"topic": TOPIC, "consumerGroup": GROUP, "clientId": "me", "strategyName": "AVG"}).encode()),
@@ -161,7 +181,6 @@ REQUESTS: Final[dict[int, tuple[Ext, bytes]]] = {
     29_007: ({"group": PRODUCER, "operator": "ada", "reason": "x"}, b'{"check_limit":3,"past_limit":"wait"}'),
     29_008: ({"group": "", "from": "0"}, b""),
     29_009: ({"group": PRODUCER, "clientId": "me", "waitMs": "100", "max": "256"}, b""),
-    29_010: ({"group": PRODUCER, "max": "1000"}, b""),
     29_011: ({"topic": TOPIC, "queueId": "0", "offset": "0", "end": "1000000", "bytes": str(1 << 40)}, b""),
     29_012: (
         {"group": PRODUCER, "topic": TOPIC, "queueId": "0", "messages": "1", "checksum": "0", "index": "0", "txId": _ONE,
@@ -183,17 +202,13 @@ REQUESTS: Final[dict[int, tuple[Ext, bytes]]] = {
          "maxBytes": str(2 << 20)},
         b"",
     ),
-    29_017: ({"max": "1000", "from": "0"}, b""),
-    29_022: ({"group": PRODUCER, "from": "0"}, b""),
     29_023: ({**_MEANT, "outcome": "COMMIT", "source": "bank A", "isMarker": "false"}, b""),
-    29_024: ({"max": "1000", "from": "0"}, b""),
     29_025: ({**_MEANT, "operator": "ada", "reason": "x"}, b""),
     29_018: ({"query": "idle-1", "queryTopic": "", "operator": "ada", "reason": "x"}, b""),
     29_019: ({"group": PRODUCER, "coordinator": "c", "takenBy": "me"}, b""),
-    29_020: ({"max": "1000", "from": "0"}, b""),
-    29_021: ({"group": PRODUCER, "coordinator": "c", "operator": "ada", "reason": "x"}, b""),
     29_026: ({"group": PRODUCER, "txId": "fenced", "since": "1000000"}, b""),
 }  # fmt: skip
+REQUESTS: Final = {code: _OWN_REQUESTS.get(code) or derived(code) for code in COMMANDS}
 
 
 # --- what any code can be given --------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Shop, stock and bank, each with a database of its own, and faults at each of their steps: ``python -m tests.systems.order_services FILE``.
+"""Shop, stock and bank, each with a database of its own, and faults at each of their steps: ``python -m tests.systems.order_services
+FILE``.
 
 A process forks the three services, since to import what they need takes longer than to start, and starts one that was killed again. A
 service kills itself with SIGKILL, so that nothing of it is tidied up. What happened is in a file of lines, ``Story``: a fault that
@@ -25,8 +26,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 import halfmq.client.app
 from halfmq import App, Message
-from halfmq.client.handler import Handler
-from halfmq.client.handler_transaction import _FromThread
+from halfmq.client.handler import Handler, _FromThread
 from halfmq.errors import SendTimeout, TransactionUnknown
 from halfmq.sql import Inbox, MarkerTable, Outbox
 from tests.support.faults import FAULTS, Faults, Killed
@@ -242,16 +242,16 @@ class Steps:
         dialect.do_commit = commit  # type: ignore[method-assign]
 
     def _at_handlers(self) -> None:
-        once, ack = Handler._once, Message.ack
+        unit_of_work, ack = Handler._unit, Message.ack
 
-        def handle(handler: Handler, inbox: Any, sessions: Any, message: Message, loop: Any) -> None:
-            unit = self.unit_of(handler._function, message)
+        def handle(handler: Handler, once: Any, sessions: Any, message: Message, loop: Any) -> None:
+            unit = self.unit_of(handler.function, message)
             where = self._here.where = message.json()[0], unit
             self._here.cut = False
             self._handled[message.message_id] = where
             try:
                 self.at(DELIVERED, lambda: None, _answer_lost)
-                once(handler, inbox, sessions, message, loop)
+                unit_of_work(handler, once, sessions, message, loop)
             finally:
                 self._here.where = None
 
@@ -268,7 +268,7 @@ class Steps:
                 os.kill(os.getpid(), signal.SIGKILL)
             return done
 
-        Handler._once = handle  # type: ignore[method-assign]
+        Handler._unit = handle  # type: ignore[method-assign]
         Message.ack = acknowledge  # type: ignore[method-assign]
 
     def called(self, order: int) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -13,10 +14,10 @@ from sqlalchemy import create_engine, insert, text
 from sqlalchemy.orm import Session
 
 from halfmq import AsyncClient, Client
-from halfmq.cli.ask import ask
+from halfmq.cli.requests import ask
 from halfmq.client.admin import queue_bounds
-from halfmq.client.connector import Address
 from halfmq.errors import TopicNotFound
+from halfmq.model.address import Address
 from halfmq.wire.remoting.codes import RequestCode
 from tests.documents.pages import ROOT
 from tests.support.served import Served
@@ -173,10 +174,11 @@ def system_on(
             urls[service] = driver.url.format(where=directory / service, name="")
     else:
         engine = create_engine(driver.url.format(where=where, name=database), isolation_level="AUTOCOMMIT")
+        prefix = f"s{uuid.uuid4().hex[:12]}"  # a fixture's database may have the name of an earlier test's
         with engine.connect() as connection:
             for service in SERVICES:
-                connection.execute(text(f"CREATE DATABASE {database}_{service}"))
-                urls[service] = driver.url.format(where=where, name=f"{database}_{service}")
+                connection.execute(text(f"CREATE DATABASE {prefix}_{service}"))
+                urls[service] = driver.url.format(where=where, name=f"{prefix}_{service}")
         engine.dispose()
     name = f"{driver.name}-{way}-{directory.name}"[-60:]
     fields = {"faults": {}, "chance": 0.0, "seed": "", "concurrency": 16, **options}

@@ -1,7 +1,7 @@
 """A system of Try/Confirm/Cancel whose services fail at any of their calls: a shop that orders, and stock and bank that hold for it.
 
-The clients, blocks, barriers and consumers are those of the product, on a real broker and real databases. A process that is killed loses its
-connections, and what it had not committed; a new one takes its place.
+The clients, blocks, barriers and consumers are those of the product, on a real broker and real databases. A process that is killed loses
+its connections, and what it had not committed; a new one takes its place.
 """
 
 import asyncio
@@ -362,8 +362,9 @@ class Shop:
 
 
 def quiet_about_kills() -> None:
-    """Say nothing of tasks that ended as they were killed. The collector may come to one inside of ``ast.parse``, as pytest calls it; to log
-    its traceback calls that again, which CPython 3.11 answers with SystemError (recursion depth mismatch)."""
+    """Say nothing of tasks that ended as they were killed. The collector may come to one inside of ``ast.parse``, as pytest calls it; to
+    log its traceback calls that again, which CPython 3.11 answers with SystemError (recursion depth mismatch).
+    """
     loop = asyncio.get_running_loop()
 
     def say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
-"""Each cell of the tables in docs/coordinator.md: a process of the coordinator that is killed, overtaken or cut off at each of its calls, and a
-person who decides in its place. At the end both banks, the broker and what consumers see agree, and nothing waits."""
+"""Each cell of the tables in docs/coordinator.md: a process of the coordinator that is killed, overtaken or cut off at each of its calls,
+and a person who decides in its place. At the end both banks, the broker and what consumers see agree, and nothing waits.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -239,7 +240,7 @@ async def test_each_thing_that_a_person_may_do(system: System, row: str, column:
 
 
 async def test_more_than_a_page_of_transfers_is_recovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("halfmq.broker.services.pages.page_count", lambda text: 3)
+    monkeypatch.setattr("halfmq.broker.services.transactions.LISTED_MAX", 3)
     async with serving(tmp_path / "data") as broker, AsyncClient(url_of(broker), group="bank") as mq:
         one = mq.coordinator(NAME)
         await one.recover()
@@ -251,7 +252,7 @@ async def test_each_page_of_what_is_undecided_has_the_time_of_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a coordinator that left many transactions could never recover."""
-    monkeypatch.setattr("halfmq.broker.services.pages.page_count", lambda text: 1)
+    monkeypatch.setattr("halfmq.broker.services.transactions.LISTED_MAX", 1)
     ask = Coordinator._ask
 
     async def slow(self: Coordinator, broker: str, code: int, *given: Any) -> Any:

@@ -1,6 +1,7 @@
 """Transfers by chance: processes of the coordinator that are killed, paused and cut off at each of their calls, two of them alive at once,
-people who decide in their place at any moment, and a broker that is killed. At the end the banks, the broker and what consumers see agree, or a finding names what a
-person forced."""
+people who decide in their place at any moment, and a broker that is killed. At the end the banks, the broker and what consumers see agree,
+or a finding names what a person forced.
+"""
 
 import asyncio
 import random
@@ -11,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from halfmq import AsyncClient, Outcome
-from halfmq.cli.ask import ask
-from halfmq.client.connector import parse_url
+from halfmq.cli.requests import ask
 from halfmq.client.receipts import COMMITTED
 from halfmq.client.transaction import VERDICT_OF
 from halfmq.errors import HalfmqError
+from halfmq.model.address import parse_servers
 from halfmq.testing.history import MemoryRecorder, check_events
 from halfmq.testing.history.events import Damage, DamageListed, EndAsked
-from halfmq.testing.history.report import AT_DAMAGE_STAYS, AT_EPOCHS
+from halfmq.testing.history.report import At
 from halfmq.wire.remoting.codes import HMQ_DAMAGED, HMQ_RESOLVE
-from halfmq.wire.remoting.comparisons import DAMAGED
+from halfmq.wire.remoting.operators import DAMAGED
 from tests.support.amount import amount, seed_of_commit
 from tests.support.broker_kills import killed_now_and_then
 from tests.support.faults import Faults, Killed
@@ -122,7 +123,7 @@ class Chance:
             asked = {"verdict": VERDICT_OF[Outcome[what.upper()]], "decided_by": "operator"}
             self.persons.record(EndAsked, op=tx_id, group=self.topic, tx=tx_id, **asked)
             try:
-                answer = await asyncio.to_thread(ask, parse_url(self.served.url)[0], HMQ_RESOLVE, fields, 10.0)
+                answer = await asyncio.to_thread(ask, parse_servers(self.served.url)[0], HMQ_RESOLVE, fields, 10.0)
             except HalfmqError:
                 done = True  # perhaps
             else:
@@ -137,7 +138,7 @@ class Chance:
     async def list_damage(self) -> None:
         """What the broker has found in the end."""
         since_us = self.persons._clock()
-        answer = await asyncio.to_thread(ask, parse_url(self.served.url)[0], HMQ_DAMAGED, {}, 10.0)
+        answer = await asyncio.to_thread(ask, parse_servers(self.served.url)[0], HMQ_DAMAGED, {}, 10.0)
         findings = tuple(
             Damage(group=row.group, tx=row.tx_id, verdict=row.verdict, local=row.local, decided_by=row.decided_by)  # type: ignore[arg-type]
             for row in DAMAGED.decode(answer.body)
@@ -189,7 +190,7 @@ async def test_banks_broker_and_consumers_agree_or_a_finding_names_what_was_forc
     assert sorted(map(int, await asyncio.to_thread(visible, served, system.topic))) == committed, system.story
     report = check_events([event for history in system.histories for event in history.events])
     assert report.clean, [one.text() for one in report.violations]
-    assert report.looked[AT_EPOCHS].looked > RUNS / 2
+    assert report.looked[At.EPOCHS].looked > RUNS / 2
     found = {(tx_id, bank): outcome for tx_id, outcome, bank in system.findings}
     for bank in banks:
         there = set(bank.rows())
@@ -201,7 +202,7 @@ async def test_banks_broker_and_consumers_agree_or_a_finding_names_what_was_forc
             # A verdict that was forced before the branches were there may be found, and then fulfilled by a process that was paused.
             assert said is None or tx_id in system.forced, what
         bank.close()
-    assert report.looked[AT_DAMAGE_STAYS].looked == len({tx_id for tx_id, _, _ in system.findings})
+    assert report.looked[At.DAMAGE_STAYS].looked == len({tx_id for tx_id, _, _ in system.findings})
     if RUNS >= 100:
         assert system.counts["faults"] > RUNS / 10
         assert system.counts["forced"] > RUNS / 50

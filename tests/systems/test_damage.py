@@ -1,7 +1,7 @@
 """A verdict is forced while the local transaction does something else: each cell of the table of docs/transactions.md is a test.
 
-Afterwards exactly one of these is so: verdict and database agree and nothing is listed, or a finding names the transaction, both outcomes and
-who forced it; or, where no marker can be read, it is still to be compared, and says so.
+Afterwards exactly one of these is so: verdict and database agree and nothing is listed, or a finding names the transaction, both outcomes
+and who forced it; or, where no marker can be read, it is still to be compared, and says so.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""Operators and a policy force verdicts at random moments while services die, lose answers or their database, and the broker is killed: at the
-end of each run database and messages agree, or the finding is there; and there is no finding without a contradiction.
+"""Operators and a policy force verdicts at random moments while services die, lose answers or their database, and the broker is killed: at
+the end of each run database and messages agree, or the finding is there; and there is no finding without a contradiction.
 
 What was asked and found in all runs goes to the history checker.
 """
@@ -30,7 +30,7 @@ from halfmq.testing.history.events import (
     OutcomeReported,
     Settled,
 )
-from halfmq.testing.history.report import AT_DAMAGE_FOUND, AT_DAMAGE_SAID, AT_DAMAGE_STAYS
+from halfmq.testing.history.report import At
 from halfmq.wire.remoting.codes import EXT_VERDICT
 from tests.support.amount import amount, seed_of_commit
 from tests.support.broker_kills import connected, killed_now_and_then
@@ -293,4 +293,4 @@ async def test_after_each_run_both_agree_or_the_finding_is_there(
         assert counts["ROLLED_BACK, COMMITTED"]
         assert faults.total() > RUNS / 10
         assert counts["findings of the policy"]
-        assert all(report.looked[check].looked for check in (AT_DAMAGE_SAID, AT_DAMAGE_STAYS, AT_DAMAGE_FOUND))
+        assert all(report.looked[check].looked for check in (At.DAMAGE_SAID, At.DAMAGE_STAYS, At.DAMAGE_FOUND))

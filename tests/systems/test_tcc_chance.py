@@ -14,7 +14,7 @@ import pytest
 from halfmq.errors import ConnectError
 from halfmq.testing.history import MemoryRecorder, Report, check_events
 from halfmq.testing.history.events import BranchWritten, Local, Settled
-from halfmq.testing.history.report import AT_BRANCH_VERDICT
+from halfmq.testing.history.report import At
 from tests.support.amount import amount, seed_of_commit
 from tests.support.broker_kills import killed_now_and_then
 from tests.support.faults import Faults, Killed
@@ -183,7 +183,7 @@ async def test_all_or_none_of_an_order_is_there(
             f" {served.kills - kills} kills of the broker"
         )
         assert report.clean, [one.text() for one in report.violations]
-        assert report.looked[AT_BRANCH_VERDICT].looked > RUNS // 3
+        assert report.looked[At.BRANCH_VERDICT].looked > RUNS // 3
         assert len(run.orders) > RUNS // 2
         # How many of them had time enough says something of the machine.
         assert RUNS < 50 or (0.2 < len(ordered) / RUNS < 0.9 and run.ways[True, True] > RUNS / 20)

@@ -1,7 +1,8 @@
-"""Transfers between two banks, with a message beside: the program of docs/coordinator.md, with somebody who may end it at each of its calls.
+"""Transfers between two banks, with a message beside: the program of docs/coordinator.md, with somebody who may end it at each of its
+calls.
 
-A bank is a database of its own with prepared transactions: PostgreSQL's PREPARE TRANSACTION, MariaDB's XA. SQLite has none; there a table of
-intentions plays them, and nothing else is different.
+A bank is a database of its own with prepared transactions: PostgreSQL's PREPARE TRANSACTION, MariaDB's XA. SQLite has none; there a table
+of intentions plays them, and nothing else is different.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ from halfmq.errors import (
 )
 from halfmq.testing.history import MemoryRecorder
 from halfmq.testing.history.events import Answered, EndAsked, EpochTaken, HalfSent, OutcomeReported
+from halfmq.testing.history.recorder import monotonic_us
 from tests.support.faults import Faults
 
 _T = TypeVar("_T")
@@ -280,9 +282,10 @@ class Teller:
     # --- its calls -------------------------------------------------------------------------------------------------
 
     async def _recovered(self) -> list[PreparedTransaction]:
+        since_us = monotonic_us()
         left = await self.coordinator.recover()
         (epoch,) = self.coordinator.epochs.values()
-        self.history.record(EpochTaken, group=self.mq.group, coordinator=NAME, epoch=epoch)
+        self.history.record(EpochTaken, group=self.mq.group, coordinator=NAME, epoch=epoch, since_us=since_us)
         return left
 
     async def _prepared(self, tx_id: str, message: OutgoingMessage) -> Prepared:

@@ -14,6 +14,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from halfmq.client.connector import TcpConnector
+from halfmq.model.address import Address
+
 T = TypeVar("T")
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -76,6 +79,24 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 def frame(header: bytes, body: bytes = b"") -> bytes:
     """A remoting frame with a JSON header."""
     return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+
+
+def end_frame(
+    group: str,
+    log_offset: str,
+    unique: str,
+    half_index: str,
+    verdict: int,
+    flag: int,
+    opaque: int,
+    check: str = "false",
+) -> bytes:
+    """An END_TRANSACTION. ``flag`` 2: one-way. ``check``: whether it answers one."""
+    return frame(
+        f'{{"code":37,"extFields":{{"producerGroup":"{group}","commitLogOffset":"{log_offset}",'
+        f'"msgId":"{unique}","tranStateTableOffset":"{half_index}","commitOrRollback":"{verdict}",'
+        f'"fromTransactionCheck":"{check}"}},"flag":{flag},"language":"JAVA","opaque":{opaque},"version":401}}'.encode()
+    )
 
 
 def split(data: bytes) -> tuple[list[Answer], bytes]:
@@ -147,12 +168,8 @@ class LoadConnection(asyncio.Protocol):
 
     def _end(self, thread: int, half_index: str, log_offset: int, verdict: int) -> bytes:
         flag = 0 if self.plan.acked_end and verdict != UNKNOWN else 2
-        header = (
-            f'{{"code":37,"extFields":{{"producerGroup":"{self.plan.group}","commitLogOffset":"{log_offset}",'
-            f'"msgId":"{self.ids[thread]}","tranStateTableOffset":"{half_index}","commitOrRollback":"{verdict}",'
-            f'"fromTransactionCheck":"false"}},"flag":{flag},"language":"JAVA","opaque":{thread * 2 + 1},"version":401}}'
-        ).encode()
-        return frame(header)
+        unique = self.ids[thread]
+        return end_frame(self.plan.group, str(log_offset), unique, half_index, verdict, flag, thread * 2 + 1)
 
     def _verdict(self) -> int:
         if not self.plan.rollback_share and not self.plan.unknown_share:
@@ -209,12 +226,8 @@ class LoadConnection(asyncio.Protocol):
 
     def _answer_check(self, fields: dict[str, str], out: list[bytes]) -> None:
         self.counts.checks += 1
-        header = (
-            f'{{"code":37,"extFields":{{"producerGroup":"{self.plan.group}","commitLogOffset":"{fields["commitLogOffset"]}",'
-            f'"msgId":"{fields["msgId"]}","tranStateTableOffset":"{fields["tranStateTableOffset"]}","commitOrRollback":"8",'
-            f'"fromTransactionCheck":"true"}},"flag":2,"language":"JAVA","opaque":2000000,"version":401}}'
-        ).encode()
-        out.append(frame(header))
+        half = fields["commitLogOffset"], fields["msgId"], fields["tranStateTableOffset"]
+        out.append(end_frame(self.plan.group, *half, COMMIT, 2, 2_000_000, check="true"))
 
     def _next(self, thread: int, out: list[bytes]) -> None:
         self.sent += 1
@@ -234,7 +247,6 @@ class LoadConnection(asyncio.Protocol):
 
 async def connect(plan: Plan, host: str, port: int) -> tuple[list[LoadConnection], Counts, asyncio.Event]:
     """Open the connections of ``plan``; the caller starts each. The event is set once all threads have ended."""
-    loop = asyncio.get_running_loop()
     counts, finished = Counts(), asyncio.Event()
     connections: list[LoadConnection] = []
 
@@ -244,12 +256,8 @@ async def connect(plan: Plan, host: str, port: int) -> tuple[list[LoadConnection
 
     for number in range(plan.connections):
         threads = plan.threads // plan.connections + (number < plan.threads % plan.connections)
-        _, connection = await loop.create_connection(
-            lambda number=number, threads=threads: LoadConnection(plan, number, threads, counts, done),  # type: ignore[misc]
-            host,
-            port,
-        )
-        connections.append(connection)
+        connections.append(LoadConnection(plan, number, threads, counts, done))
+        await TcpConnector().connect(Address(host, port), lambda: connections[-1])
     await asyncio.sleep(0.2)  # heartbeats are processed before the first half message, so that checks find a producer
     return connections, counts, finished
 

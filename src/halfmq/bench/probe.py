@@ -4,8 +4,10 @@ import asyncio
 import time
 
 from halfmq.bench import load
-from halfmq.bench.load import COMMIT, frame, split
+from halfmq.bench.load import COMMIT, end_frame, frame, split
+from halfmq.client.connector import TcpConnector
 from halfmq.errors import EnvironmentFailed
+from halfmq.model.address import Address
 
 _TOPIC = "BenchProbe"
 _GROUP = "bench-probe"
@@ -34,9 +36,9 @@ async def measure(host: str, port: int, stop: asyncio.Event, interval_seconds: f
     Raises:
         EnvironmentFailed: the broker rejects transactions.
     """
-    loop = asyncio.get_running_loop()
-    _, producer = await loop.create_connection(_Peer, host, port)
-    _, consumer = await loop.create_connection(_Peer, host, port)
+    producer, consumer = _Peer(), _Peer()
+    await TcpConnector().connect(Address(host, port), lambda: producer)
+    await TcpConnector().connect(Address(host, port), lambda: consumer)
     latencies: list[int] = []
     offset, serial, body = 0, 0, b"probe"
     try:
@@ -61,13 +63,10 @@ async def measure(host: str, port: int, stop: asyncio.Event, interval_seconds: f
             ).encode()
             consumer.transport.write(frame(pull))
             await asyncio.sleep(interval_seconds)  # by now the broker has parked the pull
-            end = (
-                f'{{"code":37,"extFields":{{"producerGroup":"{_GROUP}","commitLogOffset":"{int(fields["msgId"][-16:], 16)}",'
-                f'"msgId":"{unique}","tranStateTableOffset":"{fields["queueOffset"]}","commitOrRollback":"{COMMIT}",'
-                f'"fromTransactionCheck":"false"}},"flag":2,"language":"JAVA","opaque":{serial},"version":401}}'
-            ).encode()
+            log_offset = str(int(fields["msgId"][-16:], 16))
+            end = end_frame(_GROUP, log_offset, unique, fields["queueOffset"], COMMIT, 2, serial)
             started = time.perf_counter_ns()
-            producer.transport.write(frame(end))
+            producer.transport.write(end)
             while True:
                 code, fields, arrived = await consumer.answers.get()
                 if code == 0:

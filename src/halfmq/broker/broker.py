@@ -14,62 +14,37 @@ import logging
 import socket
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from halfmq.broker.config import BrokerConfig, address_text, check_caps, packed_host
-from halfmq.broker.front_door import FrontDoor
-from halfmq.broker.listener import Bind, bind
+from halfmq.broker.config import BrokerConfig, check_caps, packed_host
+from halfmq.broker.http.resources import Health
+from halfmq.broker.listener import Bind, PortPlan, bind
 from halfmq.broker.maintenance import Maintenance
 from halfmq.broker.offload import Offload, ThreadOffload
-from halfmq.broker.ports import BoundPorts, PortPlan
+from halfmq.broker.peers.peer import Peer
+from halfmq.broker.peers.peers import Peers
+from halfmq.broker.ports import BoundPorts
 from halfmq.broker.problems import Problems
 from halfmq.broker.recovery import recover
-from halfmq.broker.remoting.admin_stats import AdminStats
-from halfmq.broker.remoting.assignments import Assignments
-from halfmq.broker.remoting.check_polls import CheckPollCommands
-from halfmq.broker.remoting.checks import PushedChecks
-from halfmq.broker.remoting.client_calls import ClientCommands
-from halfmq.broker.remoting.comparisons import ComparisonCommands
-from halfmq.broker.remoting.connection import Connection
-from halfmq.broker.remoting.coordinators import CoordinatorCommands
-from halfmq.broker.remoting.fences import FenceCommands
+from halfmq.broker.remoting import commands
+from halfmq.broker.remoting.checks import CheckPushes
 from halfmq.broker.remoting.gateway import Gateway
-from halfmq.broker.remoting.half_batches import HalfBatchCommands
-from halfmq.broker.remoting.lookups import Lookups
-from halfmq.broker.remoting.members import MemberRequests
-from halfmq.broker.remoting.name_service import NameService
-from halfmq.broker.remoting.operators import Operators
-from halfmq.broker.remoting.producer_groups import ProducerGroupCommands
-from halfmq.broker.remoting.pulls import PullHandlers
-from halfmq.broker.remoting.queries import QueryCommands
-from halfmq.broker.remoting.raw_reads import RawReadHandlers
-from halfmq.broker.remoting.request_reply import PushedReplies, RequestReply
-from halfmq.broker.remoting.sends import SendCommands
-from halfmq.broker.remoting.table_reads import TableReadHandlers
+from halfmq.broker.remoting.handlers import Handlers, Parts
+from halfmq.broker.remoting.producer_groups import log_policy_action
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.checks import Checks
 from halfmq.broker.services.chosen_ids import ChosenIds
-from halfmq.broker.services.client_calls import ClientCalls
 from halfmq.broker.services.comparisons import Comparisons
-from halfmq.broker.services.coordinators import Coordinators
-from halfmq.broker.services.fences import Fences
 from halfmq.broker.services.group_scan import GroupScan
-from halfmq.broker.services.groups import GroupsOnUse
-from halfmq.broker.services.half_batches import HalfBatches
-from halfmq.broker.services.health import Health
+from halfmq.broker.services.members import Members
 from halfmq.broker.services.messages import StoredMessages
-from halfmq.broker.services.producer_groups import ProducerGroups, log_policy_action
 from halfmq.broker.services.pulls import Pulls
-from halfmq.broker.services.queries import Queries
 from halfmq.broker.services.queues import Queues
-from halfmq.broker.services.raw_reads import RawReads
-from halfmq.broker.services.replies import Replies
 from halfmq.broker.services.sends import Sends
 from halfmq.broker.services.settled_verdict_lookup import SettledVerdictLookup
 from halfmq.broker.services.stats import Stats
-from halfmq.broker.services.table_reads import TableReads
-from halfmq.broker.services.topics import Topics
+from halfmq.broker.services.topics import GroupsOnUse, Topics
 from halfmq.broker.services.traffic import SAMPLE_MS, Traffic
 from halfmq.broker.services.transactions import Transactions
 from halfmq.broker.services.verdicts import Verdicts
@@ -78,17 +53,28 @@ from halfmq.broker.timers import BrokerTime, DeadlineTimer
 from halfmq.broker.turns import Turns
 from halfmq.core.clock_jumps import plausible_ms
 from halfmq.core.commands import Tick
-from halfmq.core.decision import Done, Effect, NotCompared, OffsetNotStored, PolicyActed, Reply, SendCheck, WakeQueue
-from halfmq.core.engine import Engine, Failed
+from halfmq.core.decision import (
+    Done,
+    Effect,
+    Failed,
+    NotCompared,
+    OffsetNotStored,
+    PolicyActed,
+    Reply,
+    SendCheck,
+    WakeQueue,
+)
+from halfmq.core.engine import Engine
 from halfmq.core.session import LogOffsetsNow
+from halfmq.core.steps import goes_on
 from halfmq.errors import HalfmqError, StorePoisoned
+from halfmq.model.address import Address
 from halfmq.runtime.clock import Clock
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
 from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.store.group_flush import Job, Syncer
 from halfmq.store.store import Store
-from halfmq.wire.remoting.header import Request
 
 if TYPE_CHECKING:
     from halfmq.broker.http.door import HttpFrontDoor
@@ -139,18 +125,27 @@ class Broker:
         self._make_syncer = make_syncer
         self._offload: Offload = offload if offload is not None else ThreadOffload(loop)
         self._ports = BoundPorts(bind, config.hosts)
-        #: Of all protocols; the gateway is one.
-        self._front_doors: list[FrontDoor] = []
         self._http: HttpFrontDoor | None = None
         self._store: Store | None = None
-        self._gateway: Gateway
+        self._peers = Peers(
+            loop,
+            clock=clock.elapsed_s,
+            connections_max=config.connections_max,
+            unfinished_bytes_max=config.unfinished_bytes_max,
+            outgoing_bytes_max=config.outgoing_bytes_max,
+            connections_per_address_max=config.connections_per_address_max,
+        )
+        self._gateway = Gateway(self._peers, loop.time)
         self._sequencer: Sequencer
+        self._members: Members
         self._stop_sequencer: Callable[[], None] = lambda: None
         self._pulls: Pulls
         self._health: Health
         self._checks: Checks
         self._chosen_ids: ChosenIds
         self._check_polls: CheckPolls
+        #: By their class.
+        self._handlers: dict[type[Handlers], Handlers]
         self._maintenance: Maintenance | None = None
         self._timer: DeadlineTimer
         #: Ticks that are submitted and not answered, and whether another one is wanted.
@@ -168,15 +163,6 @@ class Broker:
                 ``close``.
         """
         began_s = self._clock.elapsed_s()
-        self._gateway = Gateway(
-            self._loop,
-            lambda: self._sequencer.backlog + self._members.members.waiting,
-            clock=self._clock.elapsed_s,
-            connections_max=self.config.connections_max,
-            unfinished_bytes_max=self.config.unfinished_bytes_max,
-            outgoing_bytes_max=self.config.outgoing_bytes_max,
-            connections_per_address_max=self.config.connections_per_address_max,
-        )
         ports = await self._bind_all()
         settings = replace(
             self.config.settings,
@@ -196,8 +182,8 @@ class Broker:
         settings = replace(settings, segment_bytes=self._store.segment_bytes)
         check_caps(settings)
         engine, redone = recover(self._store, settings)
-        view = engine.view
-        self._compose(engine, self._store, address_text(self.config.advertised(), ports.broker))
+        view = engine.state
+        self._compose(engine, self._store, str(Address(self.config.advertised(), ports.broker)))
         self._ports.listen()
         self._sequencer.begin_epoch(
             self._store.epoch, self._clock.wall_ms(),
@@ -205,7 +191,7 @@ class Broker:
         )  # fmt: skip
         self._chosen_ids.read_index()
         self._ports.accept()
-        self._gateway.start()
+        self._peers.start()
         assert self._maintenance is not None
         self._maintenance.start()
         log.info(
@@ -219,18 +205,16 @@ class Broker:
     async def _bind_all(self) -> Ports:
         """Every port has a plan here, and its number in the configuration."""
         config = self.config
-        self._front_doors.append(self._gateway)
         plans = [
-            PortPlan("broker", self._gateway, config.port),
-            PortPlan("name service", self._gateway, config.name_port),
+            PortPlan("broker", self._gateway.admit, config.port),
+            PortPlan("name service", self._gateway.admit, config.name_port),
         ]
         if config.http_port is not None:
             # Its library is installed with the server, not with the client.
             from halfmq.broker.http.door import HttpFrontDoor
 
-            self._http = HttpFrontDoor({*config.http_names(), socket.gethostname()})
-            self._front_doors.append(self._http)
-            plans.append(PortPlan("HTTP service", self._http, config.http_port, closed_last=True))
+            self._http = HttpFrontDoor(self._peers, {*config.http_names(), socket.gethostname()})
+            plans.append(PortPlan("HTTP service", self._http.admit, config.http_port, closed_last=True))
         await self._ports.bind(plans)
         broker, names = self._ports.number_of("broker"), self._ports.number_of("name service")
         assert broker is not None
@@ -238,14 +222,14 @@ class Broker:
         vip_port = config.vip_port()
         if vip_port is not None:
             without = "clients with vipChannelEnabled, as Java before 4.5.1 by default, cannot send; --no-vip-channel if none has"
-            await self._ports.bind([PortPlan("VIP channel", self._gateway, vip_port, without=without)])
+            await self._ports.bind([PortPlan("VIP channel", self._gateway.admit, vip_port, without=without)])
         return Ports(broker, names, self._ports.number_of("HTTP service"))
 
     def _compose(self, engine: Engine, store: Store, address: str) -> None:
-        view = engine.view
+        view = engine.state
         time = BrokerTime(self._clock, view.batch_time_ms)
         self._timer = DeadlineTimer(self._loop, time, self._tick)
-        gateway = self._gateway
+        peers, gateway = self._peers, self._gateway
         sequencer = self._sequencer = Sequencer(
             engine,
             store,
@@ -254,98 +238,73 @@ class Broker:
             self._clock.elapsed_s,
             Problems(self._loop.time, store.segment_bytes),
             on_effects=self._on_effects,
-            on_released=gateway.released,
+            on_released=peers.released,
             on_deadline=self._timer.arm,
             on_fatal=self._fatal,
         )
         self._stop_sequencer = sequencer.stop
-        sequencer.on_turn = gateway.intake.turned
-        gateway.intake.work = sequencer
+        sequencer.on_turn = peers.intake.turned
+        peers.intake.work = sequencer
         store.on_durable = lambda position: self._from_sync_thread(sequencer.durable)
         store.on_failed = lambda error: self._from_sync_thread(lambda: sequencer.sync_failed(error))
         slow_sync = SlowSync(self._clock)
         store.on_sync_began, store.on_sync_ended = slow_sync.began, slow_sync.ended
         store.on_space_low = lambda: self._from_sync_thread(sequencer.space_is_low)
         settings = view.settings
-        turns = Turns(self._loop, self._clock.elapsed_s, gateway.flush)
+        turns = Turns(self._loop, self._clock.elapsed_s, peers.flush)
         stored = StoredMessages(view, store)
         groups = GroupsOnUse(sequencer)
-        verdicts = Verdicts(sequencer, stored)
-        self._chosen_ids = ChosenIds(sequencer, store, self._offload, gateway.flush)
-        SendCommands(
-            gateway, sequencer, Sends(sequencer, stored, self._chosen_ids, gateway.log_throttled, turns), verdicts,
-            store_host=settings.store_host, durability=self.config.durability.value,
-        )  # fmt: skip
-        HalfBatchCommands(gateway, HalfBatches(sequencer, store, self._chosen_ids, self._offload, turns))
-        FenceCommands(gateway, sequencer, Fences(view, self._chosen_ids))
-        self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)
-        PullHandlers(gateway, self._pulls)
-        raw_reads = RawReads(view, store, gateway.outgoing, self._loop.time, self._offload)
-        RawReadHandlers(gateway, sequencer, raw_reads, store=store.uuid)
-        TableReadHandlers(gateway, sequencer, TableReads(view, store, gateway.outgoing))
-        self._check_polls = CheckPolls(sequencer, self._loop, gateway.flush)
-        CheckPollCommands(gateway, self._check_polls)
-        pushed = PushedChecks(gateway, store_host=settings.store_host, broker_name=settings.broker_name)
-        self._checks = Checks(sequencer, stored, self._check_polls, pushed, time)
-        queues = Queues(sequencer, store)
-        Lookups(gateway, sequencer, queues, stored, turns)
-        NameService(gateway, sequencer, Topics(sequencer), settings, address)
-        settled_verdict_lookup = SettledVerdictLookup(view, store, self._offload)
-        scan = GroupScan(view, self._loop)
+        self._chosen_ids = ChosenIds(sequencer, store, self._offload, peers.flush)
+        self._pulls = Pulls(sequencer, store, self._loop, groups, peers.outgoing, peers.flush)
+        self._check_polls = CheckPolls(sequencer, self._loop, peers.flush)
+        CheckPushes(gateway, store_host=settings.store_host, broker_name=settings.broker_name)
+        self._checks = Checks(sequencer, stored, self._check_polls, peers, time)
         transactions = Transactions(
             sequencer,
             time,
-            settled_verdict_lookup,
-            scan,
+            SettledVerdictLookup(view, store, self._offload),
+            GroupScan(view, self._loop),
             operator_of=store.log.operator_of,
             properties_at=store.log.properties_at,
-            log_throttled=gateway.log_throttled,
-            flush=gateway.flush,
+            flush=peers.flush,
         )
-        Operators(gateway, sequencer, transactions, turns, durability=self.config.durability.value)
         comparisons = Comparisons(sequencer, time, transactions, store.log.properties_at)
-        ComparisonCommands(gateway, sequencer, comparisons)
         self._health = Health(sequencer)
         if self._http is not None:
             from halfmq.broker.http.resources import Resources
 
             Resources(self._http, sequencer, transactions, comparisons, self._health)
-        ProducerGroupCommands(gateway, sequencer, ProducerGroups(sequencer, time, gateway.log_throttled))
-        QueryCommands(gateway, sequencer, Queries(sequencer, gateway.log_throttled))
-        CoordinatorCommands(gateway, sequencer, Coordinators(sequencer, time, gateway.log_throttled))
-        self._members = MemberRequests(gateway, sequencer, groups, time, broker_name=settings.broker_name)
-        members = self._members.members
-        requesters = PushedReplies(gateway, store_host=settings.store_host)
-        replies = Replies(requesters, members.connection_of, time, body_bytes_max=settings.body_bytes_max)
-        RequestReply(gateway, replies)
-        Assignments(gateway, sequencer, queues, broker_name=settings.broker_name)
-        self._calls: ClientCalls[Request[Any]] = ClientCalls(view, self._loop, gateway.flush)
-        ClientCommands(gateway, self._calls)
+        self._members = Members(
+            sequencer, groups, time, peers, on_unsupported=gateway.unsupported_requests.subscription
+        )
         traffic = Traffic(lambda: store.queues.entries_written, time.now_ms())
-        self._pulls.on_given = raw_reads.on_given = traffic.note
-        AdminStats(gateway, sequencer, Stats(sequencer, store, traffic, time), members, self._loop, address=address)
-        gateway.on_closed = self._connection_closed
-        gateway.on_drained = self._connection_drained
+        self._pulls.on_given = traffic.note
+        self._handlers = commands.bind(Parts(
+            gateway=gateway, sequencer=sequencer, store=store, loop=self._loop, time=time, turns=turns, offload=self._offload,
+            chosen_ids=self._chosen_ids, sends=Sends(sequencer, stored, self._chosen_ids, turns),
+            verdicts=Verdicts(sequencer, stored), pulls=self._pulls, check_polls=self._check_polls, queues=Queues(sequencer, store),
+            stored=stored, topics=Topics(sequencer), members=self._members,
+            transactions=transactions, comparisons=comparisons, stats=Stats(sequencer, store, traffic, time), traffic=traffic,
+            address=address, durability=self.config.durability.value,
+        ))  # fmt: skip
+        peers.on_gone = self._peer_gone
+        peers.on_drained = self._peer_drained
         self._maintenance = Maintenance(
             self.config, sequencer, store, self._loop, self._offload, time, slow_sync, self._fatal
         )
         self._maintenance.every("traffic", SAMPLE_MS, lambda: traffic.sample(time.now_ms()))
 
     def _from_sync_thread(self, call: Callable[[], None]) -> None:
-        def while_open() -> None:
-            if self._store is not None:
-                call()
-
         try:
-            self._loop.call_soon_threadsafe(while_open)
+            self._loop.call_soon_threadsafe(call)
         except RuntimeError:
             log.debug("the loop is closed; a late sync result is ignored")
 
     # --- while it serves -------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        """Submit a tick, or note that one is wanted if there are enough: while much is due the timer fires after each turn, and each tick says that
-        there is more, so that without a limit ever more of them would be ahead of every request.
+        """Submit a tick, or note that one is wanted if there are enough: while much is due the timer fires after each turn, and each tick
+        says that there is more, so that without a limit ever more of them would be ahead of every request.
         """
         self._tick_wanted = self._ticks >= _TICKS_MAX
         if not self._tick_wanted:
@@ -356,7 +315,7 @@ class Broker:
         self._ticks -= 1
         if not isinstance(reply, Done):
             self._timer.rest(REFUSED_TICK_REST_MS)
-        elif reply.again or self._tick_wanted:
+        elif goes_on(Tick, reply) or self._tick_wanted:
             self._tick()
 
     def _on_effects(self, effects: list[Effect]) -> None:
@@ -386,22 +345,25 @@ class Broker:
                 )  # fmt: skip
         self._check_polls.answer_served()
 
-    def _connection_drained(self, connection: Connection) -> None:
-        self._pulls.drained(connection)
-        self._checks.drained(connection)
+    def _peer_drained(self, peer: Peer) -> None:
+        self._pulls.drained(peer)
+        self._checks.drained(peer)
 
-    def _connection_closed(self, number: int) -> None:
+    def _peer_gone(self, number: int) -> None:
         self._pulls.peer_gone(number)
         self._checks.peer_gone(number)
         self._check_polls.peer_gone(number)
-        self._members.connection_closed(number)
-        self._calls.peer_gone(number)
+        # While draining, the broker closes connections: their clients are alive and continue to consume locked queues.
+        self._members.connection_closed(number, keep_locks=self._peers.draining)
+        for handlers in self._handlers.values():
+            handlers.peer_gone(number)
+        self._peers.flush()
 
     def _fatal(self, error: BaseException) -> None:
         """No reply may leave any more: close every connection of every front door, so that clients see an unknown outcome, and stop.
 
-        The HTTP port still accepts connections until ``close``, since ``/health`` tells probes the reason (decision 0039); whatever depends on
-        the log is withheld for ever by the sequencer.
+        The HTTP port still accepts connections until ``close``, since ``/health`` tells probes the reason (decision 0039); whatever depends
+        on the log is withheld for ever by the sequencer.
         """
         if self.failed.done():
             return
@@ -409,28 +371,27 @@ class Broker:
             error = StorePoisoned(f"the broker had to stop: {type(error).__name__}: {error}", hint="restart to recover")
         log.critical("stopping: %s", error)
         self._ports.begin_drain()
-        for front_door in self._front_doors:
-            front_door.close(abort=True)
+        self._peers.close(abort=True)
         self.failed.set_result(error)
 
     # --- end -------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Accept no more connections, ask clients that support it to reconnect elsewhere, finish accepted requests, write a checkpoint, stop."""
-        self._gateway.draining = True
+        """Accept no more connections, ask clients that can to reconnect elsewhere, finish accepted requests, write a checkpoint, stop."""
+        self._peers.draining = True
         self._health.draining = True
         self._ports.begin_drain()
         self._pulls.drain()
         self._check_polls.drain()
+        assert self._maintenance is not None
+        self._maintenance.drain()
         await self._sleep(self.config.drain_ms / 1000)
         await self._settle()
         self._sequencer.engine.note(LogOffsetsNow())
         self._tick()
         settled = await self._settle()
         self._ports.close()
-        for front_door in self._front_doors:
-            front_door.close(abort=False)
-        assert self._maintenance is not None
+        self._peers.close(abort=False)
         self._maintenance.stop()
         if not settled:
             text = "%d replies are withheld and no checkpoint is written: the disk is full; clients retry"
@@ -438,7 +399,7 @@ class Broker:
             return
         written = self._loop.create_future()
         self._maintenance.checkpoint(lambda: written.set_result(None))
-        await self._first(written)
+        await asyncio.wait((written, self.failed), return_when=asyncio.FIRST_COMPLETED)
 
     async def _settle(self) -> bool:
         """Wait until the sequencer has nothing to decide, write or release. False: a full disk delays replies."""
@@ -453,17 +414,13 @@ class Broker:
         self._loop.call_later(seconds, passed.set_result, None)
         await passed
 
-    async def _first(self, future: "asyncio.Future[None]") -> None:
-        await asyncio.wait((future, self.failed), return_when=asyncio.FIRST_COMPLETED)
-
     def close(self) -> None:
         """Close ports, stop threads, release the store's lock. Everything written stays."""
         self._ports.close()
         if self._maintenance is not None:
             self._maintenance.stop()
             self._timer.stop()
-        for front_door in self._front_doors:
-            front_door.close(abort=True)
+        self._peers.close(abort=True)
         self._offload.close()
         if self._store is not None:
             self._stop_sequencer()

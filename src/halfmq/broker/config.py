@@ -2,12 +2,13 @@
 
 import re
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Final
 
 from halfmq import limits
 from halfmq.errors import UsageError
+from halfmq.model.address import ip_of
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 from halfmq.model.settings import BrokerSettings, caps_that_fit, segment_bytes_for
 from halfmq.store.store import Durability
@@ -26,6 +27,10 @@ _BROADCAST: Final = IPv4Address("255.255.255.255")
 #: A last label of digits after others is an IPv4 address, and a wrong one here. Invalid labels make resolvers raise. A single label of
 #: digits may be the name of a container.
 _HOST_NAME: Final = re.compile(r"(?!.+\.[0-9]+\.?\Z)([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?")
+#: Hints of ``BrokerConfig.checked``.
+_FOUR_FRAMES: Final = "{least} or more, which is four of the largest frames"
+_INTERVAL: Final = "1 to {interval_max} ms, which is the longest interval"
+_YEAR: Final = "at most {most} ms, which is a year"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,72 +124,46 @@ class BrokerConfig:
                     hint="give each a port of its own, or 0 for any free one",
                 )
             taken[port] = name
-        if self.disk_reserve_bytes < 0:
-            raise UsageError(f"disk reserve {self.disk_reserve_bytes} bytes not possible", hint="0 or more")
-        if self.connections_max < 1:
-            raise UsageError(f"{self.connections_max} connections at most: nobody could connect", hint="1 or more")
-        if self.connections_per_address_max is not None and self.connections_per_address_max < 1:
-            raise UsageError(
-                f"{self.connections_per_address_max} connections per address at most: nobody could connect",
-                hint="1 or more",
-            )
-        if self.unfinished_bytes_max < limits.UNFINISHED_BYTES_MIN:
-            raise UsageError(
-                f"{self.unfinished_bytes_max} bytes of unfinished requests at most: a large request could not be received",
-                hint=f"{limits.UNFINISHED_BYTES_MIN} or more, which is four of the largest frames",
-            )
-        if self.outgoing_bytes_max < limits.OUTGOING_BYTES_MIN:
-            raise UsageError(
-                f"{self.outgoing_bytes_max} bytes of unread responses at most: a large response could not be sent",
-                hint=f"{limits.OUTGOING_BYTES_MIN} or more, which is four of the largest frames",
-            )
-        for name, value in (
-            ("checkpoint interval", self.checkpoint_interval_ms),
-            ("retention check interval", self.retention_check_ms),
-        ):
-            if value < 1:
-                raise UsageError(f"{name} {value} ms not possible", hint="at least 1 ms")
-        settings = self.settings
-        if settings.check_immunity_ms < 0:
-            raise UsageError(f"check immunity {settings.check_immunity_ms} ms not possible", hint="0 or more")
-        if not 1 <= settings.check_interval_ms <= settings.check_interval_max_ms:
-            raise UsageError(
-                f"check interval {settings.check_interval_ms} ms not possible",
-                hint=f"1 to {settings.check_interval_max_ms} ms, which is the longest interval",
-            )
-        for name, value in (
-            ("check immunity", settings.check_immunity_ms),
-            ("longest check interval", settings.check_interval_max_ms),
-            ("response timeout of a check", settings.check_answer_ms),
-            ("deduplication window", settings.dedup_window_ms),
-        ):
-            if value > limits.CHECK_TIMES_MAX_MS:
+        settings, year_ms = self.settings, limits.CHECK_TIMES_MAX_MS
+        per_address_max = 1 if self.connections_per_address_max is None else self.connections_per_address_max
+        for value, least, text, hint in (
+            (self.disk_reserve_bytes, 0, "disk reserve {} bytes not possible", "0 or more"),
+            (self.connections_max, 1, "{} connections at most: nobody could connect", "1 or more"),
+            (per_address_max, 1, "{} connections per address at most: nobody could connect", "1 or more"),
+            (self.unfinished_bytes_max, limits.UNFINISHED_BYTES_MIN,
+             "{} bytes of unfinished requests at most: a large request could not be received", _FOUR_FRAMES),
+            (self.outgoing_bytes_max, limits.OUTGOING_BYTES_MIN,
+             "{} bytes of unread responses at most: a large response could not be sent", _FOUR_FRAMES),
+            (self.checkpoint_interval_ms, 1, "checkpoint interval {} ms not possible", "at least 1 ms"),
+            (self.retention_check_ms, 1, "retention check interval {} ms not possible", "at least 1 ms"),
+            (settings.check_immunity_ms, 0, "check immunity {} ms not possible", "0 or more"),
+            (settings.check_interval_ms, 1, "check interval {} ms not possible", _INTERVAL),
+            (settings.check_answer_ms, 1, "response timeout of a check {} not possible: nobody would be asked", "1 or more"),
+            (settings.checks_in_flight_max, 1, "number of checks in flight {} not possible: nobody would be asked", "1 or more"),
+            (min(settings.undecided_max, settings.undecided_bytes_max), 0,
+             "limits of undecided transactions must not be negative", "0 refuses all transactions"),
+            (min(settings.undecided_total_max, settings.undecided_total_bytes_max, settings.undecided_groups_max), 0,
+             "limits of all undecided transactions must not be negative", "0 refuses all transactions"),
+            (settings.delayed_total_max, 0, "the limit of delayed messages must not be negative", "0 takes none"),
+            (settings.queries_max, 0, "the limit of queries must not be negative", "0 takes none"),
+            (settings.dedup_window_ms, 0, "the deduplication window must not be negative", "0 disables deduplication"),
+            (min(self.retention_ms, self.retention_bytes, self.copy_again_ms), 0, "the retention must not be negative", "0 keeps everything"),
+            (self.hold_bytes or 0, 0, "--hold-bytes must not be negative", "0: until the disk is nearly full"),
+        ):  # fmt: skip
+            if value < least:
                 raise UsageError(
-                    f"{name} {value} ms not possible", hint=f"at most {limits.CHECK_TIMES_MAX_MS} ms, which is a year"
+                    text.format(value), hint=hint.format(least=least, interval_max=settings.check_interval_max_ms)
                 )
-        for name, value in (
-            ("response timeout of a check", settings.check_answer_ms),
-            ("number of checks in flight", settings.checks_in_flight_max),
+        for value, most, name, hint in (
+            (settings.check_interval_ms, settings.check_interval_max_ms, "check interval", _INTERVAL),
+            (settings.check_immunity_ms, year_ms, "check immunity", _YEAR),
+            (settings.check_interval_max_ms, year_ms, "longest check interval", _YEAR),
+            (settings.check_answer_ms, year_ms, "response timeout of a check", _YEAR),
+            (settings.dedup_window_ms, year_ms, "deduplication window", _YEAR),
         ):
-            if value < 1:
-                raise UsageError(f"{name} {value} not possible: nobody would be asked", hint="1 or more")
-        if settings.undecided_max < 0 or settings.undecided_bytes_max < 0:
-            raise UsageError("limits of undecided transactions must not be negative", hint="0 refuses all transactions")
-        if min(settings.undecided_total_max, settings.undecided_total_bytes_max, settings.undecided_groups_max) < 0:
-            raise UsageError(
-                "limits of all undecided transactions must not be negative", hint="0 refuses all transactions"
-            )
-        if settings.delayed_total_max < 0:
-            raise UsageError("the limit of delayed messages must not be negative", hint="0 takes none")
-        if settings.queries_max < 0:
-            raise UsageError("the limit of queries must not be negative", hint="0 takes none")
+            if value > most:
+                raise UsageError(f"{name} {value} ms not possible", hint=hint.format(most=most, interval_max=most))
         check_caps(replace(settings, segment_bytes=self.segment_bytes))
-        if settings.dedup_window_ms < 0:
-            raise UsageError("the deduplication window must not be negative", hint="0 disables deduplication")
-        if min(self.retention_ms, self.retention_bytes, self.copy_again_ms) < 0:
-            raise UsageError("the retention must not be negative", hint="0 keeps everything")
-        if (self.hold_bytes or 0) < 0:
-            raise UsageError("--hold-bytes must not be negative", hint="0: until the disk is nearly full")
         return self
 
     def vip_port(self) -> int | None:
@@ -242,9 +221,8 @@ def check_caps(settings: BrokerSettings) -> None:
 
 def _is_host(text: str, *, everywhere: bool) -> bool:
     """Whether it can be an IP address of a machine or a name; ``everywhere``: also a wildcard address."""
-    try:
-        address = ip_address(text)
-    except ValueError:
+    address = ip_of(text)
+    if address is None:
         return _HOST_NAME.fullmatch(text) is not None
     if address.is_multicast or address == _BROADCAST:
         return False  # a socket can be bound to it, but no client can connect
@@ -252,42 +230,26 @@ def _is_host(text: str, *, everywhere: bool) -> bool:
 
 
 def _is_wildcard(host: str) -> bool:
-    address = _address(host)
+    address = ip_of(host)
     return address is not None and address.is_unspecified
 
 
 def _is_loopback(host: str) -> bool:
-    address = _address(host)
+    address = ip_of(host)
     return host == "localhost" if address is None else address.is_loopback
 
 
 def zone_of(host: str) -> str | None:
     """The interface of a link-local address, which means something on one machine only; None: there is none."""
-    address = _address(host)
+    address = ip_of(host)
     return address.scope_id if isinstance(address, IPv6Address) else None
 
 
 def _lacks_zone(host: str) -> bool:
-    address = _address(host)
+    address = ip_of(host)
     return isinstance(address, IPv6Address) and address.is_link_local and address.scope_id is None
-
-
-def _address(host: str) -> IPv4Address | IPv6Address | None:
-    try:
-        return ip_address(host)
-    except ValueError:
-        return None
-
-
-def address_text(host: str, port: int) -> str:
-    """``host:port`` for clients. An IPv6 address gets brackets: Java splits at the last colon, others require them."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def packed_host(host: str, port: int) -> bytes:
     """``storeHost`` of RocketMQ: 4 or 16 bytes of IP, int32 port. A name that is not an address is encoded as 127.0.0.1."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        address = ip_address("127.0.0.1")
-    return address.packed + port.to_bytes(4, "big")
+    return (ip_of(host) or IPv4Address("127.0.0.1")).packed + port.to_bytes(4, "big")

@@ -36,11 +36,11 @@ def connections_that_fit(wanted: int, *, beside: int = 0) -> int:
             log.warning("the limit of open files stays at %d: %s", soft, error)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
-    room = soft - reserved
-    if room < min(CONNECTIONS_MIN, wanted):
+    left = soft - reserved
+    if left < min(CONNECTIONS_MIN, wanted):
         raise EnvironmentFailed(
             f"the limit of open files is {soft}; the store alone may need {RESERVED}",
             hint=f"raise it: ulimit -n {RESERVED + 1_024}, or LimitNOFILE= of the service",
         )
-    log.info("at most %d connections, since the limit of open files is %d", room, soft)
-    return room
+    log.info("at most %d connections, since the limit of open files is %d", left, soft)
+    return left

@@ -17,9 +17,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple, Protocol
 
-from halfmq.broker.config import address_text
-from halfmq.broker.front_door import FrontDoor, Rejected
+from halfmq.broker.peers.peer import Peer
+from halfmq.broker.peers.peers import Admit, Rejected
 from halfmq.errors import EnvironmentFailed, PortTaken
+from halfmq.model.address import Address, ip_of
+from halfmq.runtime.log_throttle import LogThrottle
 
 log = logging.getLogger("halfmq.listener")
 
@@ -29,7 +31,7 @@ _ACCEPTS_MAX: Final = 64
 #: Delay after the machine failed to accept (no descriptors), s.
 _REST_S: Final = 1.0
 #: Minimum interval between two log lines with the number of rejected connections, s.
-_SAY_EACH_S: Final = 10.0
+_LOG_INTERVAL_S: Final = 10.0
 #: Every address of this machine; and of each family.
 _EVERYWHERE: Final = ip_address("::")
 _WILDCARDS: Final = ("::", "0.0.0.0")  # noqa: S104 - what the operator asked for
@@ -37,6 +39,21 @@ _WILDCARDS: Final = ("::", "0.0.0.0")  # noqa: S104 - what the operator asked fo
 _PORTS_TRIED: Final = 8
 #: Errors that exclude one of several addresses of a name: this machine does not have that address family.
 _NO_SUCH_FAMILY: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+class PortPlan(NamedTuple):
+    """A port that the broker should listen on. Whoever binds it gets the plan, so a property of a port is a field here."""
+
+    #: As in "the broker cannot listen on 127.0.0.1:10911".
+    name: str
+    #: Of its front door.
+    admit: Admit
+    #: 0: any free one.
+    port: int
+    #: Consequence for clients if it cannot listen, for the log; empty: the broker does not start without it.
+    without: str = ""
+    #: Whether it serves during a drain too, as health does.
+    closed_last: bool = False
 
 
 class BoundPort(Protocol):
@@ -56,7 +73,8 @@ class BoundPort(Protocol):
         """Listen, without accepting yet. Call ``accept`` when the broker can serve.
 
         Raises:
-            PortTaken, EnvironmentFailed: it cannot listen.
+            PortTaken: another process began to listen since the bind.
+            EnvironmentFailed: it cannot listen for another reason.
         """
         ...
 
@@ -69,56 +87,43 @@ class BoundPort(Protocol):
         ...
 
 
-Bind = Callable[[FrontDoor, str, Sequence[str], int], Awaitable[BoundPort]]
+#: Binds a port on these hosts.
+Bind = Callable[[PortPlan, Sequence[str]], Awaitable[BoundPort]]
 
 
-class Listener:
+class Listener(BoundPort):
     """The listener sockets of one front door."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, front_door: FrontDoor, sockets: Mapping[socket.socket, str]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, plan: PortPlan, sockets: Mapping[socket.socket, str]) -> None:
         """``sockets``: each with the beginning of errors, as in "the broker cannot listen on 127.0.0.1:10911"."""
         self._loop = loop
-        self._front_door = front_door
-        self._sockets = list(sockets)
-        self._what = dict(sockets)
+        self._plan = plan
+        self._sockets = dict(sockets)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._refused = 0
-        self._said_at = -_SAY_EACH_S
+        self._log_throttle = LogThrottle(loop.time, rest_s=_LOG_INTERVAL_S)
         self._rest: asyncio.TimerHandle | None = None
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
-        return int(self._sockets[0].getsockname()[1])
+        return int(next(iter(self._sockets)).getsockname()[1])
 
     @property
     def addresses(self) -> list[str]:
-        """``host:port`` of each socket."""
-        return [address_text(_numeric(one), self.port) for one in self._sockets]
+        return [str(Address(_numeric(one), self.port)) for one in self._sockets]
 
     def listen(self) -> None:
-        """Listen, without accepting yet.
-
-        Raises:
-            PortTaken: another process began to listen since the bind.
-            EnvironmentFailed: any other reason.
-        """
-        for listening in self._sockets:
+        for listening, what in self._sockets.items():
             try:
                 listening.listen(BACKLOG)
             except OSError as error:
-                raise cannot_listen(self._what[listening], error) from error
+                raise cannot_listen(what, error) from error
 
     def accept(self) -> None:
-        """Accept connections from now on."""
         self._rest = None
         for listening in self._sockets:
             self._loop.add_reader(listening, self._arrived, listening)
 
     def close(self) -> None:
-        """Accept no more connections; open ones stay."""
         if self._rest is not None:
             self._rest.cancel()
         for listening in self._sockets:
@@ -130,39 +135,33 @@ class Listener:
     def _arrived(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS_MAX):
             try:
-                peer, address = listening.accept()
+                accepted, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 self._machine_refuses(error)
                 return
             host = str(address[0]) if address else ""
-            connection = self._front_door.admit(host)
-            if isinstance(connection, Rejected):
-                peer.close()
-                self._reject(connection)
+            peer = self._plan.admit(host)
+            if isinstance(peer, Rejected):
+                accepted.close()
+                refused = self._log_throttle.times("refused")
+                if refused:
+                    log.warning("%s: %d refused", peer.why, refused)
             else:
-                task = self._loop.create_task(self._welcome(peer, connection))
+                task = self._loop.create_task(self._welcome(accepted, peer))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _welcome(self, peer: socket.socket, connection: asyncio.BaseProtocol) -> None:
+    async def _welcome(self, accepted: socket.socket, peer: Peer) -> None:
         try:
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.connect_accepted_socket(lambda: connection, peer)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(lambda: peer, accepted)
         except OSError as error:
             log.info("a connection was lost while it began: %s", error)
-            peer.close()
+            accepted.close()
         finally:
-            self._front_door.begun(connection)
-
-    def _reject(self, rejected: Rejected) -> None:
-        self._refused += 1
-        now = self._loop.time()
-        if now - self._said_at >= _SAY_EACH_S:
-            log.warning("%s: %d refused", rejected.why, self._refused)
-            self._said_at = now
-            self._refused = 0
+            peer.begun()
 
     def _machine_refuses(self, error: OSError) -> None:
         """The machine has no descriptors or memory left: pause, and leave connections in the backlog."""
@@ -189,19 +188,20 @@ class _Place(NamedTuple):
         return self.address[0] in _WILDCARDS
 
 
-async def bind(front_door: FrontDoor, what: str, hosts: Sequence[str], port: int) -> Listener:
-    """Bind ``what`` to each address of ``hosts``, on one port; 0: any free one. On the running loop.
+async def bind(plan: PortPlan, hosts: Sequence[str]) -> Listener:
+    """Bind the port to each address of ``hosts``, the same number on all. On the running loop.
 
-    ``::`` stands for every address of this machine. It is bound as ``::`` and ``0.0.0.0``, each for its family: a socket for both would show
-    IPv4 peers as IPv6 addresses, and it would not exist where IPv6 is switched off. An address that a wildcard covers is not bound again.
+    ``::`` stands for every address of this machine. It is bound as ``::`` and ``0.0.0.0``, each for its family: a socket for both would
+    show IPv4 peers as IPv6 addresses, and it would not exist where IPv6 is switched off. An address that a wildcard covers is not bound
+    again.
 
     Raises:
         PortTaken, EnvironmentFailed: nothing is bound.
     """
-    found = [_places(what, host, port) for host in hosts]
+    found = [_places(plan, host) for host in hosts]
     wild = {place.family for places in found for place in places if place.is_wildcard}
     wanted = [[place for place in places if place.is_wildcard or place.family not in wild] for places in found]
-    for left in reversed(range(_PORTS_TRIED if port == 0 else 1)):
+    for left in reversed(range(_PORTS_TRIED if plan.port == 0 else 1)):
         sockets: dict[_Place, socket.socket] = {}
         try:
             for places in wanted:
@@ -214,20 +214,16 @@ async def bind(front_door: FrontDoor, what: str, hosts: Sequence[str], port: int
                 raise
         else:
             break
-    return Listener(asyncio.get_running_loop(), front_door, {bound: place.what for place, bound in sockets.items()})
+    return Listener(asyncio.get_running_loop(), plan, {bound: place.what for place, bound in sockets.items()})
 
 
-def _places(what: str, host: str, port: int) -> list[_Place]:
-    text = f"the {what} cannot listen on {address_text(host, port)}"
-    try:
-        everywhere = ip_address(host) == _EVERYWHERE
-    except ValueError:
-        everywhere = False
+def _places(plan: PortPlan, host: str) -> list[_Place]:
+    text = f"the {plan.name} cannot listen on {Address(host, plan.port)}"
     places = []
     try:
-        for name in _WILDCARDS if everywhere else (host,):
+        for name in _WILDCARDS if ip_of(host) == _EVERYWHERE else (host,):
             # Not by the loop: uvloop's drops the interface of an address. It may block, since nobody is served yet.
-            found = socket.getaddrinfo(name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            found = socket.getaddrinfo(name or None, plan.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             places += [_Place(family, address, text) for family, _, _, _, address in found]
     except OSError as error:
         raise cannot_listen(text, error) from error
@@ -272,23 +268,16 @@ def cannot_listen(what: str, error: OSError) -> PortTaken | EnvironmentFailed:
     """The error for a port that could not be bound, with a hint for its reason."""
     text = f"{what}: {error.strerror or error}"
     if error.errno == errno.EADDRINUSE:
-        return PortTaken(
-            text, hint="stop the other process, or choose --port, --name-port and --http-port (0: any free one)"
-        )
+        hint = "stop the other process, or choose --port, --name-port and --http-port (0: any free one)"
+        return PortTaken(text, hint=hint)
     if isinstance(error, socket.gaierror) or error.errno == errno.EINVAL:
-        return EnvironmentFailed(
-            text,
-            hint="check --host: its name, or the interface behind its %, is not known here, or the address has no interface",
+        hint = (
+            "check --host: its name, or the interface behind its %, is not known here, or the address has no interface"
         )
-    if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-        return EnvironmentFailed(
-            text,
-            hint="--host is not an address of this machine; to listen on all addresses: --host :: with --advertise-host",
-        )
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return EnvironmentFailed(
-            text, hint="ports below 1024 are for root: choose --port, --name-port and --http-port above"
-        )
-    return EnvironmentFailed(
-        text, hint="check --host, --port, --name-port and --http-port, and the limits of this machine"
-    )
+    elif error.errno in _NO_SUCH_FAMILY:
+        hint = "--host is not an address of this machine; to listen on all addresses: --host :: with --advertise-host"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        hint = "ports below 1024 are for root: choose --port, --name-port and --http-port above"
+    else:
+        hint = "check --host, --port, --name-port and --http-port, and the limits of this machine"
+    return EnvironmentFailed(text, hint=hint)

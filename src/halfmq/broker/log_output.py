@@ -4,7 +4,7 @@
 
 A pipe that nobody reads is full after 64 KiB, and a write to it never returns: on the loop that would stop the broker. Lines that do not
 fit in the queue are dropped and counted, and the number is logged when lines are written again. At the end the queue is written within
-a deadline; the rest is lost with the process, which ends anyway.
+a deadline; lines that are left then are dropped.
 
 A line contains text chosen by clients: it is cut, and unprintable characters are escaped, so that nobody can forge a line or control
 a terminal. ``log_throttle`` limits repetitions at the place where a line is logged.

@@ -28,12 +28,12 @@ from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.clock_jumps import is_time_due
 from halfmq.core.commands import CopyForward, NoteTime, TrimLog, Unread
-from halfmq.core.decision import Done, Reply
-from halfmq.core.engine import Failed
+from halfmq.core.decision import Done, Failed, Reply
 from halfmq.core.holds import holding, unread_between
 from halfmq.core.retention import ClosedSegment, RetentionLimits, TrimTarget, hold_bytes_of, trim_target
 from halfmq.core.session import DiskSpace
 from halfmq.core.snapshot import encode_rows
+from halfmq.core.steps import goes_on
 from halfmq.errors import StoreDamaged, StoreFull, StorePoisoned
 from halfmq.model.durations import span
 from halfmq.runtime.log_throttle import LogThrottle
@@ -86,6 +86,7 @@ class Maintenance:
         self._not_trimmed = LogThrottle(loop.time)
         self._said = LogThrottle(loop.time)
         self._stopped = False
+        self._draining = False
 
     def start(self) -> None:
         """Start; the first check is at once."""
@@ -100,6 +101,10 @@ class Maintenance:
     def every(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
         """Also call ``work`` at this interval, until ``stop``."""
         self._again(name, interval_ms, work)
+
+    def drain(self) -> None:
+        """Begin no trim, and let the current one end with its step."""
+        self._draining = True
 
     def stop(self) -> None:
         """Stop; a running step finishes."""
@@ -171,7 +176,7 @@ class Maintenance:
             return
         if is_time_due(self._sequencer.view, self._config.retention_ms, self._time.now_ms()):
             self._sequencer.submit(NoteTime(), None)
-        if self._trimming is not None:
+        if self._trimming is not None or self._draining:
             return
         start = self._trim_target()
         if start is None or start <= self._sequencer.view.log_start:
@@ -312,8 +317,10 @@ class Maintenance:
         if not isinstance(reply, Done):
             self._trimming = None
             self._log_not_trimmed(str(getattr(reply, "text", reply)))
-        elif reply.again:
+        elif goes_on(CopyForward, reply, draining=self._draining):
             self._copy_forward()
+        elif reply.again:
+            self._trimming = None  # the copies stay good: a trim after the next start begins with them
         else:
             self._trim(self._trimming)
 

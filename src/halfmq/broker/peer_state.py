@@ -13,9 +13,15 @@ A new container in ``core`` or ``broker`` needs a line here; ``tests/unit/broker
 
 from typing import Final, NamedTuple
 
+from halfmq import limits
+from halfmq.core.base_bytes import DECISIONS_RESERVED
+from halfmq.model.settings import COORDINATORS_PART, GROUPS_PART, NAMED_PART, QUERIES_PART
+
 
 class PeerState(NamedTuple):
-    """One kind of state. ``held_in``: ``module:Class.attribute``, within ``halfmq``."""
+    """One kind of state. ``held_in``: ``module:Class.attribute``, within ``halfmq``. Numbers are those that the rules use, and names in
+    ``most`` are options, or constants of ``limits`` or of a module of ``held_in``.
+    """
 
     what: str
     pays: str
@@ -27,14 +33,14 @@ class PeerState(NamedTuple):
 TABLE: Final = (
     # --- durable
     PeerState(
-        "topic", "named items' part of a base (3/4)", "`--topics-max`; that part. 17 by an operator: all of the base", "an operator deletes it",
+        "topic", f"named items' part of a base ({NAMED_PART})", "`--topics-max`; that part. 17 by an operator: all of the base", "an operator deletes it",
         (
             "core.state:State.topics_by_name", "core.state:State.topics_by_id", "core.state:Topic.ends", "core.state:Topic.mins",
             "core.state:Topic.half_suffixes", "core.state:Topic.wakes",
         ),
     ),
     PeerState(
-        "consumer group", "groups' part of a base (1/4), of the named items'", "`--groups-max`; that part", "an operator deletes it",
+        "consumer group", f"groups' part of a base ({GROUPS_PART}), of the named items'", "`--groups-max`; that part", "an operator deletes it",
         ("core.state:State.groups", "broker.services.members:Members._durable_groups"),
     ),
     PeerState(
@@ -50,17 +56,19 @@ TABLE: Final = (
         ("core.state:State.holders", "core.state:DerivedState.held_by"),
     ),
     PeerState(
-        "coordinator", "coordinators' part of a base (1/32), of the named items'", "16 of a producer group, 1,024 in all; that part",
+        "coordinator", f"coordinators' part of a base ({COORDINATORS_PART}), of the named items'",
+        f"{limits.COORDINATORS_PER_GROUP_MAX} of a producer group, {limits.COORDINATORS_MAX:,} in all; that part",
         "without undecided transactions: for a new one, an hour after its epoch was taken; an operator (`halfmq coordinator forget`)",
         ("core.state:State.coordinators", "core.state:DerivedState.coordinators_of_group"),
     ),
     PeerState(
-        "query", "queries' part of a base (1/8), of the named items'", "`--queries-max`; that part",
+        "query", f"queries' part of a base ({QUERIES_PART}), of the named items'", "`--queries-max`; that part",
         "after an hour without a decision and an undecided batch, or once it is over; decided: an operator (`halfmq query forget`)",
         ("core.state:State.queries", "core.state:DerivedState.query_of_run", "core.state:DerivedState.unused_queries"),
     ),
     PeerState(
-        "decisions of a query", "queries' part of a base", "100 of a query; where there is no space, 2", "all but the last after 90 days, or for a new one",
+        "decisions of a query", "queries' part of a base", f"{limits.QUERY_DECISIONS_MAX} of a query; where there is no space, {DECISIONS_RESERVED}",
+        "all but the last after 90 days, or for a new one",
         ("core.state:Query.decisions", "core.state:DerivedState.idle_queries"),
     ),
     PeerState(
@@ -72,7 +80,7 @@ TABLE: Final = (
     ),
     PeerState(
         "undecided transaction", "its producer group; all groups",
-        "of a group and of all: number and bytes (`--undecided-max` and others); 16 batches of a query",
+        f"of a group and of all: number and bytes (`--undecided-max` and others); {limits.QUERY_UNDECIDED_MAX} batches of a query",
         "a verdict: of its producer, a policy, an operator; by a later run of its query",
         (
             "core.state:ProducerGroup.undecided", "core.state:ProducerDerived.scheduled", "core.state:ProducerDerived.parked",
@@ -109,18 +117,18 @@ TABLE: Final = (
     ),
     # --- until its connection is closed
     PeerState(
-        "connection", "its address: three quarters of the places; the last 16 are the operators'",
-        "`--connections-max`; 32 of HTTP", "it is closed, also after `CONNECTION_IDLE_MS` of silence",
+        "connection", f"its address: three quarters of the places; the last {limits.OPERATOR_PLACES} are the operators'",
+        f"`--connections-max`; {limits.HTTP_CONNECTIONS_MAX} of HTTP", "it is closed, also after `CONNECTION_IDLE_MS` of silence",
         (
-            "broker.remoting.gateway:Gateway.connections", "broker.remoting.gateway:Gateway._dirty", "broker.remoting.gateway:Gateway._paused",
-            "broker.remoting.gateway:Gateway.expected", "broker.remoting.connection_admission:ConnectionAdmission._address",
-            "broker.remoting.connection_admission:ConnectionAdmission._of_address", "broker.remoting.connection_admission:ConnectionAdmission._quiet",
-            "broker.remoting.connection_admission:ConnectionAdmission._asked", "broker.http.door:HttpFrontDoor.connections",
+            "broker.peers.peers:Peers.connected", "broker.peers.peers:Peers.unwritten", "broker.peers.peers:Peers._paused",
+            "broker.peers.connection_admission:ConnectionAdmission._address",
+            "broker.peers.connection_admission:ConnectionAdmission._of_address", "broker.peers.connection_admission:ConnectionAdmission._quiet",
+            "broker.peers.connection_admission:ConnectionAdmission._asked", "broker.http.door:HttpFrontDoor.connections",
             "broker.listener:Listener._tasks",
         ),
     ),
     PeerState(
-        "membership in groups, subscriptions", "its connection; subscriptions: all, 16 KiB of each connection aside",
+        "membership in groups, subscriptions", f"its connection; subscriptions: all, {limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_EXEMPT >> 10} KiB of each connection aside",
         "`GROUPS_PER_CONNECTION_MAX`, `SUBSCRIPTIONS_BYTES_MAX`", "with its connection, or the client leaves",
         (
             "core.state:ProducerSession.members", "core.state:ProducerSession.pollers", "core.state:ConsumerSession.members",
@@ -137,21 +145,21 @@ TABLE: Final = (
     PeerState(
         "request in progress", "its connection; all connections", "`INTAKE_CONNECTION_BYTES_MAX`, `INTAKE_BYTES_MAX`", "its response",
         (
-            "broker.remoting.intake:Intake._stopped_connections", "broker.remoting.intake:Intake._pending", "broker.remoting.intake:Intake._held",
-            "broker.remoting.intake:Intake._waiting", "broker.remoting.connection:Connection._later", "broker.sequencer:Sequencer._pending",
+            "broker.peers.intake:Intake._stopped_connections", "broker.peers.intake:Intake._pending", "broker.peers.intake:Intake._held",
+            "broker.peers.intake:Intake._waiting", "broker.peers.peer:Peer._later", "broker.sequencer:Sequencer._pending",
             "broker.sequencer:Sequencer._held", "broker.sequencer:Sequencer._late_wakes", "broker.services.members:Members._waiting",
         ),
     ),
     PeerState(
         "request received in part", "all connections, shared out", "`--unfinished-bytes-max`", "its rest, or a timeout",
         (
-            "broker.remoting.unfinished_frames:UnfinishedFrames._held", "broker.remoting.unfinished_frames:UnfinishedFrames._admitted",
-            "broker.remoting.unfinished_frames:UnfinishedFrames._waiting", "broker.remoting.unfinished_frames:UnfinishedFrames._by_size",
+            "broker.peers.unfinished_frames:UnfinishedFrames._held", "broker.peers.unfinished_frames:UnfinishedFrames._admitted",
+            "broker.peers.unfinished_frames:UnfinishedFrames._waiting", "broker.peers.unfinished_frames:UnfinishedFrames._by_size",
         ),
     ),
     PeerState(
         "response that is not read", "its connection; all connections", "`--outgoing-bytes-max`", "it is read, or the connection is closed",
-        ("broker.remoting.connection:Connection._out", "broker.remoting.outgoing_bytes:OutgoingBytes._full"),
+        ("broker.peers.peer:Peer._out", "broker.peers.outgoing_bytes:OutgoingBytes._full"),
     ),
     PeerState(
         "waiting pull", "all connections", "`HELD_BYTES_MAX`: then the oldest is answered", "a message, `PULL_SUSPEND_MAX_MS`, or its connection",
@@ -171,7 +179,7 @@ TABLE: Final = (
         "request that waits for work of the broker", "all clients", "`WAITING_MAX`, `ASKED_MAX`, `CALLS_MAX` of the module", "the work is done, or a timeout",
         (
             "broker.turns:Turns._waiting", "broker.remoting.admin_stats:AdminStats._asked", "broker.services.chosen_ids:ChosenIds._waiting",
-            "broker.services.client_calls:ClientCalls._calls", "broker.services.group_scan:GroupScan._waiting",
+            "broker.remoting.client_calls:ClientCommands._calls", "broker.services.group_scan:GroupScan._waiting",
         ),
     ),
     # --- in passing
@@ -191,7 +199,7 @@ TABLE: Final = (
     PeerState(
         "cached text", "all clients", "a number of entries in each cache", "another one takes its place",
         (
-            "core.queues.filter:_parsed_short", "core.queues.filter:_parsed_long", "model.ids:_generated_prefixes", "model.message_facts:tag_hashes",
+            "broker.services.tag_filter:_parsed_short", "broker.services.tag_filter:_parsed_long", "model.ids:_generated_prefixes", "model.message_facts:tag_hashes",
             "broker.services.send_commands:_group_names", "store.record_codec:_topic_tails", "store.record_codec:_texts",
             "store.transaction_table:_group_hashes",
         ),
@@ -200,10 +208,12 @@ TABLE: Final = (
 
 #: Containers that no peer makes grow: parts of the broker, and what lives for one step of it.
 OF_THE_BROKER: Final = frozenset({
-    "broker.broker:Broker._front_doors", "broker.http.door:HttpFrontDoor.resources", "broker.listener:Listener._sockets", "broker.listener:Listener._what",
-    "broker.maintenance:Maintenance._timers", "broker.ports:BoundPorts._bound", "broker.remoting.gateway:Gateway.handlers",
+    "broker.broker:Broker._handlers", "broker.http.door:HttpFrontDoor.resources", "broker.listener:Listener._sockets",
+    "broker.maintenance:Maintenance._timers", "broker.ports:BoundPorts._bound", "broker.remoting.gateway:Gateway.handlers", "broker.remoting.gateway:Gateway.pushes",
+    "broker.remoting.gateway:Gateway._commands", "broker.remoting.gateway:Gateway._fields_of",
     "broker.sequencer:_TurnPace.took_s", "broker.services.payload_arrays:_ArrayVerification._changes", "core.engine:Engine._problems",
-    "core.engine:Engine._records", "core.transaction.check_schedule:_Round._ids", "core.transaction.check_schedule:_Round._served",
+    "core.engine:Engine._no_roll_before", "core.engine:Engine._records", "core.transaction.check_schedule:_Round._ids",
+    "core.transaction.check_schedule:_Round._served",
     "core.transaction.check_schedule:_Round.asked", "core.transaction.check_schedule:_Round.taken", "core.transaction.check_schedule:_Round.waiting",
     "core.transaction.retention:CopyProgress.found",
 })  # fmt: skip

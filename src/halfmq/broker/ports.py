@@ -2,27 +2,11 @@
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
-from halfmq.broker.front_door import FrontDoor
-from halfmq.broker.listener import Bind, BoundPort
+from halfmq.broker.listener import Bind, BoundPort, PortPlan
 from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken
 
 log = logging.getLogger("halfmq.broker")
-
-
-class PortPlan(NamedTuple):
-    """A port that the broker should listen on."""
-
-    #: As in "the broker cannot listen on 127.0.0.1:10911".
-    name: str
-    front_door: FrontDoor
-    #: 0: any free one.
-    port: int
-    #: Consequence for clients if it cannot listen, for the log; empty: the broker does not start without it.
-    without: str = ""
-    #: Whether it serves during a drain too, as health does.
-    closed_last: bool = False
 
 
 class BoundPorts:
@@ -41,7 +25,7 @@ class BoundPorts:
         """
         for plan in plans:
             try:
-                bound = await self._bind(plan.front_door, plan.name, self._hosts, plan.port)
+                bound = await self._bind(plan, self._hosts)
             except (PortTaken, EnvironmentFailed) as error:
                 _log_without(plan, error)
             else:

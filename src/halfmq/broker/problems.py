@@ -3,8 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from halfmq.core.engine import BoundWrong, DecisionFailed, DelayedNotShown, NoNextSegment, NotCopied, Problem
-from halfmq.errors import InvariantViolated
+from halfmq.core.engine import DecisionFailed, DelayedNotShown, FitsNowhere, NoNextSegment, NotCopied, Problem
 from halfmq.model.placement import segment_start
 from halfmq.runtime.log_throttle import LogThrottle
 
@@ -27,30 +26,17 @@ class Problems:
             case DecisionFailed(command, error):
                 if self._throttle.is_due((type(command), type(error))):
                     log.error("decision failed on %s; nothing was changed", type(command).__name__, exc_info=error)
-            case BoundWrong(command, error, failed):
-                self._bound_wrong(type(command).__name__, error, failed=failed)
+            case FitsNowhere(command, error):
+                what = type(command).__name__
+                if self._throttle.is_due((what, "failed")):
+                    log.error("%s failed; nothing was changed, everything else continues", what, exc_info=error)
             case NotCopied(command, source, text):
                 if self._throttle.is_due((type(command), source)):
                     log.error("%s", text)
             case DelayedNotShown(damaged, more):
                 self._delayed(damaged, more=more)
-            case NoNextSegment(text, disk_full):
-                if disk_full:
-                    log_no_space()
-                elif self._throttle.is_due("no base"):
-                    log.error("no next segment, so what needs one is refused: %s", text)
-
-    def _bound_wrong(self, what: str, error: Exception, *, failed: bool) -> None:
-        if failed:
-            if self._throttle.is_due((what, "failed")):
-                log.error("%s failed; nothing was changed, everything else continues", what, exc_info=error)
-        elif isinstance(error, InvariantViolated):
-            if self._throttle.is_due((what, "bound")):
-                log.error(
-                    "the bound of %s was wrong: the command was decided again in the next segment", what, exc_info=error
-                )
-        elif self._throttle.is_due((what, "no bound")):
-            log.error("no bound for %s; it is decided all the same", what, exc_info=error)
+            case NoNextSegment():
+                log_no_space()
 
     def _delayed(self, damaged: tuple[tuple[int, str], ...], *, more: bool) -> None:
         by_segment: dict[int, list[str]] = {}

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from halfmq import limits
 from halfmq.broker.broker import Broker, Ports
-from halfmq.broker.config import BrokerConfig, address_text, zone_of
+from halfmq.broker.config import BrokerConfig, zone_of
 from halfmq.broker.descriptors import connections_that_fit
 from halfmq.broker.log_output import LogOutput
 from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreFull, UsageError
+from halfmq.model.address import Address
 from halfmq.runtime.allocator import keep_freed_memory
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import Permissions, RealDisk
@@ -101,7 +102,7 @@ async def _serve(config: BrokerConfig, permissions: Permissions, ports_file: Pat
 
 
 def _log_advertised_address(config: BrokerConfig, port: int) -> None:
-    told = address_text(config.advertised(), port)
+    told = str(Address(config.advertised(), port))
     log.info("advertising %s to clients", told)
     zone = zone_of(config.advertised())
     if zone is not None:

@@ -7,7 +7,6 @@ from halfmq.core.engine import Engine
 from halfmq.core.session import Published
 from halfmq.core.snapshot import load_rows
 from halfmq.core.state import State
-from halfmq.core.transaction.next_check import to_number
 from halfmq.errors import HalfmqError, StoreDamaged
 from halfmq.model.records import Trim
 from halfmq.model.settings import BrokerSettings
@@ -116,21 +115,9 @@ def _undecided_rows(state: State) -> Iterator[UndecidedHalf]:
     """The expected row in the transaction table of every undecided half."""
     for group in state.producer_groups.values():
         for known in group.undecided.values():
-            first = known.halves[0]
+            first = known.halves[0].half_index if known.halves[0].index == 0 else -1
             for half in known.halves:
                 yield UndecidedHalf(
-                    half.half_index,
-                    first.half_index if first.index == 0 else -1,
-                    half.first_offset,
-                    half.offset,
-                    half.message_bytes,
-                    half.topic_id,
-                    half.queue_id,
-                    half.index,
-                    known.count,
-                    known.group,
-                    known.tx_id,
-                    known.prepared_at_ms,
-                    to_number(known.next_check),
+                    half, first, known.count, known.group, known.tx_id, known.prepared_at_ms, known.next_check,
                     known.checks,
-                )
+                )  # fmt: skip

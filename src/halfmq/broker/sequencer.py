@@ -33,22 +33,20 @@ from halfmq import limits
 from halfmq.broker.problems import Problems, log_no_space
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import Command, NoteTime, Tick
-from halfmq.core.decision import BatchDecided, Effect, Reply, WakeQueue
-from halfmq.core.engine import SMALL, Batch, Engine, Failed, LogAccess
+from halfmq.core.decision import BatchDecided, Effect, Failed, Reply, WakeQueue
+from halfmq.core.engine import QUICK, Engine, LogAccess, next_deadline_ms
 from halfmq.core.session import DiskSpace, Published
 from halfmq.errors import EnvironmentFailed, HalfmqError, InvariantViolated, StoreFull
-from halfmq.model.records import Record
+from halfmq.model.records import Batch, Record
 
 log = logging.getLogger("halfmq.sequencer")
 
 #: Maximum number of commands in one turn, so that sockets and timers are served in between.
 TURN_COMMANDS_MAX: Final = 4_096
-#: Expected time of a command of a type other than ``SMALL`` before the first one was decided, s.
+#: Expected time of a command of a type other than ``QUICK`` before the first one was decided, s.
 _UNKNOWN_S: Final = 0.001
 #: After an expensive command, the expected time of its type decreases by this fraction with each cheaper one.
 _FORGETS: Final = 16
-#: Maximum number of replies that wait for the disk; beyond it gateways stop reading.
-BACKLOG_MAX: Final = 65_536
 
 #: Placeholder for the command of a reply that was read from memory.
 _READ: Final = NoteTime()
@@ -107,13 +105,13 @@ class _Turn(NamedTuple):
     is_long: bool = False
 
 
-#: A tick says that there is more, and the next one is pending at once: if one took long, for instance because it copied many delayed messages, its
-#: expected time would keep out all requests until the last of them.
-_NOT_EXPECTED: Final = SMALL | {Tick}
+#: Ticks are not part of the estimate: one slow tick, which copied many delayed messages, would keep out all requests while its follow-ups
+#: run.
+_NOT_EXPECTED: Final = QUICK | {Tick}
 
 
 class _TurnPace:
-    """Decides when a turn is over, and estimates how long commands take: for each type that is not ``SMALL`` the maximum, which decays
+    """Decides when a turn is over, and estimates how long commands take: for each type that is not ``QUICK`` the maximum, which decays
     slowly so that cheap commands do not hide expensive ones. ``clock``: as ``Clock.elapsed_s``.
     """
 
@@ -132,7 +130,7 @@ class _TurnPace:
 
     def after_command(self, kind: type[Command]) -> bool:
         now_s = self.clock()
-        if kind not in SMALL:
+        if kind not in QUICK:
             before_s = self.took_s.get(kind, 0.0)
             self.took_s[kind] = max(now_s - self._began_s, before_s - before_s / _FORGETS)
         self.is_over = now_s >= self._until_s
@@ -161,9 +159,9 @@ class Sequencer:
     ) -> None:
         self.engine = engine
         #: Read-only.
-        self.view: Final = engine.view
+        self.view: Final = engine.state
         self.failed: BaseException | None = None
-        #: Number of replies decided but not released. Gateways stop reading above ``BACKLOG_MAX``.
+        #: Number of replies decided but not released. Peers are not read from above ``peers.BACKLOG_MAX``.
         self.backlog = 0
         self._store = store
         self._loop = loop
@@ -177,7 +175,8 @@ class Sequencer:
         #: Submitted commands that are not decided.
         self._pending: list[_Submitted] = []
         self._scheduled = False
-        #: Number of decided commands, and of those whose replies were released; see ``intake``.
+        #: Number of submitted commands, of decided ones, and of those whose replies were released; see ``intake``.
+        self.submitted = 0
         self.decided = 0
         self.released = 0
         #: Expected time to decide the pending commands, s.
@@ -203,7 +202,8 @@ class Sequencer:
     # --- in --------------------------------------------------------------------------------------------------
 
     def submit(self, command: Command, deliver: Deliver | None, context: Any = None) -> None:
-        """Decide ``command`` in this turn. ``deliver(context, reply)`` is called once the reply is durable, or never if the sequencer fails.
+        """Decide ``command`` in this turn. ``deliver(context, reply)`` is called once the reply is durable, or never if the sequencer
+        fails.
 
         ``deliver`` None: nobody waits for the reply, as for one-way requests.
         """
@@ -213,6 +213,7 @@ class Sequencer:
     def submit_small(self, command: Command, deliver: Deliver | None, context: Any = None) -> None:
         """As ``submit``, for a send or a verdict, whose time is not estimated."""
         self._pending.append((command, deliver, context))
+        self.submitted += 1
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
@@ -257,12 +258,7 @@ class Sequencer:
 
     def update_deadline(self) -> None:
         """Session state changed outside of a turn: schedule the next ``Tick`` accordingly."""
-        self._on_deadline(self.engine.next_deadline_ms())
-
-    @property
-    def submitted(self) -> int:
-        """Number of submitted commands, decided or not."""
-        return self.decided + len(self._pending)
+        self._on_deadline(next_deadline_ms(self.engine.state))
 
     @property
     def idle(self) -> bool:
@@ -286,7 +282,7 @@ class Sequencer:
         No reply is released before it is durable, since everything else follows it.
 
         Raises:
-            StoreFull: the disk is full, or the base does not fit in a segment; nothing was written.
+            StoreFull: the disk is full; nothing was written.
             StorePoisoned: the disk failed.
         """
         batch = self.engine.begin_epoch(
@@ -295,7 +291,7 @@ class Sequencer:
         self._write(batch)
         self._held.append(_Turn(batch.end, [batch], [], [], []))
         self._store.request_sync(batch.end)
-        self._on_deadline(self.engine.next_deadline_ms())
+        self._on_deadline(next_deadline_ms(self.engine.state))
         self._release()
 
     # --- one turn --------------------------------------------------------------------------------------------
@@ -350,11 +346,11 @@ class Sequencer:
             replies += step.replies
             effects += step.effects
             done = len(replies)
-        self._on_deadline(engine.next_deadline_ms())
+        self._on_deadline(next_deadline_ms(engine.state))
         at_once, self._receipt_wanted = self._receipt_wanted, self._receipt_wanted and done < len(pending)
         is_long = at_once and any(type(reply) is BatchDecided for reply in replies)
         return _Turn(
-            engine.view.log_end, batches, pending[:done], replies, effects, self.decided + done, at_once, is_long
+            engine.state.log_end, batches, pending[:done], replies, effects, self.decided + done, at_once, is_long
         )
 
     def _write(self, batch: Batch) -> None:
@@ -364,7 +360,7 @@ class Sequencer:
 
     def space_is_low(self) -> None:
         """Refuse new messages from now on; the check of the free space ends that."""
-        if not self.view.session.disk_full:
+        if self.failed is None and not self.view.session.disk_full:
             log_no_space()
             self.engine.note(DiskSpace(True))
 
@@ -399,27 +395,29 @@ class Sequencer:
         position = self._store.durable_position if end is None else end
         if self.failed is not None or self._is_staging or not held or held[0].end > position:
             return
-        due = []
+        due: list[_Turn] = []
+        batches: list[Batch] = []
+        is_long = at_once = False
         while held and held[0].end <= position:
-            due.append(held.popleft())
-        batches = [batch for turn in due for batch in turn.batches]
+            turn = held.popleft()
+            due.append(turn)
+            batches += turn.batches
+            is_long = is_long or turn.is_long
+            at_once = at_once or turn.at_once
         if batches:
             # A reader needed the staged entries, and the disk was full.
             if self._store.is_lagging and not self.indexes_lag:
                 self._begin_to_lag()
             staged = self._staged
             new = [batch for batch in batches if batch.end > staged] if staged else batches
-            if new and any(turn.is_long for turn in due):
+            if new and is_long:
                 held.extendleft(reversed(due))
                 self._is_staging = True
                 self._stage(iter(self._store.staging(new)), due[-1].end)
                 return
             try:
                 published = self._store.publish(
-                    due[-1].end,
-                    batches[-1].broker_time_ms,
-                    new,
-                    at_once=self.indexes_lag or staged > 0 or any(turn.at_once for turn in due),
+                    due[-1].end, batches[-1].broker_time_ms, new, at_once=at_once or self.indexes_lag or staged > 0
                 )
             except StoreFull:  # nothing records that these are durable: ``catch_up`` releases them when there is space
                 self._staged = due[-1].end

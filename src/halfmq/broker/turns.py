@@ -1,7 +1,8 @@
 """Work for one request that may honestly take long, cut into turns of the event loop, so that other requests are served meanwhile.
 
-The work is a generator (``model.steps``), which yields wherever it may be interrupted. What it reads may have changed after that. Small work is done at once. Otherwise one part of it runs in each round of the loop, in turns with that of other
-requests; so a request with much work delays others by ``limits.INTAKE_TURN_S``, as in ``remoting.intake``.
+The work is a generator (``model.steps``), which yields wherever it may be interrupted. What it reads may have changed after that. Small
+work is done at once. Otherwise one part of it runs in each round of the loop, in turns with that of other requests; so a request with much
+work delays others by ``limits.INTAKE_TURN_S``, as in ``peers.intake``.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
 from halfmq import limits
-from halfmq.broker.services.peer import Peer
+from halfmq.broker.peers.peer import Peer
 from halfmq.model.steps import Steps
 
 T = TypeVar("T")
@@ -58,7 +59,8 @@ class Turns:
         """Call ``done`` with the result, or ``failed`` with what was raised: at once if the work is small. False: too many others wait;
         neither is called.
 
-        ``memory_bytes``: of the request, which is kept meanwhile. ``in_order``: the peer's further requests are served after it, as for what is
+        ``memory_bytes``: of the request, which is kept meanwhile. ``in_order``: the peer's further requests are served after it, as for
+        what is
         sent: clients send one message or half batch after the other without waiting. It is finished if the peer is gone, as other
         requests that have arrived; work that is not in order ends then.
         """

@@ -1,7 +1,4 @@
-"""``halfmq coordinator``: other systems' coordinators that decide transactions of this broker. Needs a running broker.
-
-Exit status: ``exit_status``. Data goes to standard output, everything else to standard error.
-"""
+"""``halfmq coordinator``: other systems' coordinators that decide transactions of this broker. Needs a running broker."""
 
 from typing import Annotated, Final
 
@@ -9,22 +6,18 @@ import msgspec
 import typer
 
 from halfmq.cli import output
-from halfmq.cli.exit_status import ExitStatus, exit_text
+from halfmq.cli.exit_status import ExitStatus
 from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Json, Operator, Reason, Timeout, Url, Yes
 from halfmq.model.durations import span
 from halfmq.model.pending import CoordinatorInfo
+from halfmq.model.text_fields import PageFields, write_fields
 from halfmq.wire.remoting import coordinators as wire
 from halfmq.wire.remoting.codes import HMQ_COORDINATORS, HMQ_FORGET_COORDINATOR
-from halfmq.wire.remoting.operators import EXT_COORDINATOR, EXT_FROM, EXT_GROUP, EXT_NEXT, EXT_OPERATOR, EXT_REASON
-
-app = typer.Typer(
-    help="List the coordinators of other systems that decide transactions here, with their epochs; let the broker forget one.",
-    epilog=exit_text("halfmq coordinator"),
-    no_args_is_help=True,
-    add_completion=False,
-)
 
 _COMMANDS: Final = Commands("halfmq coordinator")
+app = _COMMANDS.group(
+    "List the coordinators of other systems that decide transactions here, with their epochs; let the broker forget one."
+)
 _ask, _fail = _COMMANDS.ask, _COMMANDS.fail
 
 
@@ -63,18 +56,13 @@ def forget(
         _fail(f"the broker knows no {what}", ExitStatus.NOT_FOUND)
     if not yes:
         _COMMANDS.require_typed(coordinator, "Type the name of the coordinator to let the broker forget it")
-    fields = {EXT_GROUP: group, EXT_COORDINATOR: coordinator, EXT_OPERATOR: operator, EXT_REASON: reason}
+    fields = write_fields(wire.ForgetCoordinatorFields(group, coordinator, operator, reason))
     _ask(url, HMQ_FORGET_COORDINATOR, fields, timeout, changes=True)
     output.say(f"{what} is forgotten")
 
 
 def _all(url: str, timeout: float) -> list[CoordinatorInfo]:
-    rows: dict[tuple[str, str], CoordinatorInfo] = {}
-    start = 0
-    while True:
-        answer = _ask(url, HMQ_COORDINATORS, {EXT_FROM: str(start)} if start else {}, timeout)
-        rows |= {(row.group, row.coordinator): row for row in wire.COORDINATORS.decode(answer.body)}
-        following = answer.ext.get(EXT_NEXT, "0")
-        if not following.isdecimal() or int(following) <= start:
-            return list(rows.values())
-        start = int(following)
+    pages = _COMMANDS.pages(url, HMQ_COORDINATORS, lambda start: write_fields(PageFields(start=start)), timeout)
+    return list(
+        {(row.group, row.coordinator): row for page in pages for row in wire.COORDINATORS.decode(page.body)}.values()
+    )

@@ -1,17 +1,16 @@
-"""``halfmq db``: the tables of halfmq in a database. They are found in the application's ``MetaData``, in which each has registered itself.
-
-Exit status: ``exit_status``. Data goes to standard output, everything else to standard error.
+"""``halfmq db``: the tables of halfmq in a database. They are found in the application's ``MetaData``, in which each
+has registered itself.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
 from halfmq.cli import output
 from halfmq.cli.application import load
-from halfmq.cli.exit_status import ExitStatus, exit_text
+from halfmq.cli.exit_status import ExitStatus
 from halfmq.cli.requests import TIMEOUT_S, Commands, Timeout
 from halfmq.client.app import App
 from halfmq.client.sync import Client
@@ -23,14 +22,8 @@ if TYPE_CHECKING:
     from halfmq.sql.alchemy.database import Database
     from halfmq.sql.alchemy.declared import Declared
 
-app = typer.Typer(
-    help="Create, upgrade and prune the tables of halfmq in a database; print their DDL.",
-    epilog=exit_text("halfmq db"),
-    no_args_is_help=True,
-    add_completion=False,
-)
-
 _COMMANDS: Final = Commands("halfmq db")
+app = _COMMANDS.group("Create, upgrade and prune the tables of halfmq in a database; print their DDL.")
 _fail = _COMMANDS.fail
 
 _Target = Annotated[
@@ -62,14 +55,13 @@ class _Found(NamedTuple):
 def _found(target: str) -> _Found:
     found = load(_COMMANDS, target)
     its_app = found if isinstance(found, App) else None
-    try:
+    with _COMMANDS.reported():
         from halfmq.sql.alchemy.declared import declared_in, metadata_of
 
-        metadata = metadata_of(found if its_app is None else its_app.declared())
-    except UsageError as error:
-        _fail(f"{target}: {error}", ExitStatus.USAGE)
-    except HalfmqError as error:
-        _fail(str(error), ExitStatus.FAILED)
+        try:
+            metadata = metadata_of(found if its_app is None else its_app.declared())
+        except UsageError as error:
+            _fail(f"{target}: {error}", ExitStatus.USAGE)
     return _Found(its_app, metadata, [one for part in metadata for one in declared_in(part)])
 
 
@@ -77,28 +69,18 @@ def _database(target: str, found: _Found, url: str) -> "Database":
     from halfmq.sql.alchemy.database import Database, engine_of
 
     sessions = found.app and (found.app.sessions or next((one.sessions for one in found.app.outboxes()), None))
-    try:
+    with _COMMANDS.reported():
         if url:
             return Database.at(url)
         if sessions is None:
             _fail(f"name the database with --url: {target} has no sessions", ExitStatus.USAGE)
         return Database(engine_of(sessions, found.declared[0].tables[0]))
-    except UsageError as error:
-        _fail(str(error), ExitStatus.USAGE)
-    except HalfmqError as error:
-        _fail(str(error), ExitStatus.FAILED)
 
 
 def _run(database: "Database", function: Callable[..., Any], *arguments: Any) -> Any:
     """One transaction."""
-    try:
+    with closing(database), _COMMANDS.reported():
         return database.run(lambda connection: function(connection, *arguments))
-    except UsageError as error:
-        _fail(str(error), ExitStatus.USAGE)
-    except HalfmqError as error:
-        _fail(str(error), ExitStatus.FAILED)
-    finally:
-        database.close()
 
 
 @app.command()
@@ -113,12 +95,10 @@ def sql(
     For migrations that are written by hand. Alembic's autogenerate finds the tables by itself; what it leaves out, `halfmq db init` adds.
     """
     found = _found(target)
-    try:
+    with _COMMANDS.reported():
         from halfmq.sql.alchemy.declared import ddl_of
 
         statements = [statement for metadata in found.metadata for statement in ddl_of(metadata, dialect)]
-    except UsageError as error:
-        _fail(str(error), ExitStatus.USAGE)
     for statement in statements:
         output.say(*f"{statement};".replace("\t", "    ").split("\n"), "")
 
@@ -204,7 +184,8 @@ def prune(
     timeout: Timeout = TIMEOUT_S,
 ) -> None:
     """Delete old rows, 1,000 in a transaction. Only of the kinds for which an age is given."""
-    ages_ms = {kind: _COMMANDS.span_ms(age) for kind, age in _given(markers, inbox, barrier, outbox).items()}
+    given = {"markers": markers, "inbox": inbox, "barrier": barrier, "outbox": outbox}
+    ages_ms = {kind: _COMMANDS.span_ms(age) for kind, age in given.items() if age}
     if not ages_ms:
         _fail("name at least one age: --markers SPAN, --inbox SPAN, --barrier SPAN or --outbox SPAN", ExitStatus.USAGE)
     if ages_ms.get("markers", PRUNE_AGE_MIN_S * 1000) < PRUNE_AGE_MIN_S * 1000:
@@ -226,8 +207,3 @@ def prune(
                 output.say(f"{number} rows of {one.tables[0].fullname} deleted")
     except HalfmqError as error:
         _fail(str(error), ExitStatus.FAILED)
-
-
-def _given(markers: str, inbox: str, barrier: str, outbox: str) -> dict[str, str]:
-    ages = {"markers": markers, "inbox": inbox, "barrier": barrier, "outbox": outbox}
-    return {kind: age for kind, age in ages.items() if age}

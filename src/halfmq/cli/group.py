@@ -1,7 +1,4 @@
-"""``halfmq group``: consumer groups that hold retention. Needs a running broker.
-
-Exit status: ``exit_status``. Data goes to standard output, everything else to standard error.
-"""
+"""``halfmq group``: consumer groups that hold retention. Needs a running broker."""
 
 from typing import Annotated, Any, Final
 
@@ -9,26 +6,18 @@ import typer
 
 from halfmq import limits
 from halfmq.cli import output
-from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Timeout, Url
-from halfmq.errors import UsageError
 from halfmq.model.durations import span
 from halfmq.wire.remoting import java_json
+from halfmq.wire.remoting.attributes import change_body, hold_removed, hold_set, read_hold_change
 from halfmq.wire.remoting.codes import RequestCode
-from halfmq.wire.remoting.group_attributes import change_body, hold_removed, hold_set, read_hold_change
-
-app = typer.Typer(
-    help="Let retention wait until a consumer group has read its topics.",
-    epilog=exit_text("halfmq group"),
-    no_args_is_help=True,
-    add_completion=False,
-)
 
 _HOUR_MS: Final = 3_600_000
 #: Groups in one response.
 _PAGE: Final = 1_000
 
 _COMMANDS: Final = Commands("halfmq group")
+app = _COMMANDS.group("Let retention wait until a consumer group has read its topics.")
 _ask = _COMMANDS.ask
 
 _Group = Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group; it is created if it does not exist.")]
@@ -56,10 +45,8 @@ def hold(
     Within limits: the age, `halfmq serve --hold-bytes`, and a disk that is nearly full. What a group loses then is logged by the broker.
     """
     hold_ms = round(max_age_hours * _HOUR_MS)
-    try:
+    with _COMMANDS.reported():
         body = change_body(group, hold_set(topics, hold_ms))
-    except UsageError as error:
-        _COMMANDS.fail(str(error), ExitStatus.USAGE)
     _ask(url, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, timeout, body)
     output.say(f"group {group} holds {', '.join(topics)}, {_until(hold_ms)}")
 

@@ -5,8 +5,9 @@ extra to install when it runs.
 """
 
 import importlib
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -106,6 +107,23 @@ def _root(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
     pass
+
+
+def with_options(run: Callable[..., None], options: Mapping[str, tuple[Any, Any]]) -> Callable[..., None]:
+    """``run`` with a keyword parameter for each option: its annotation and its default; ``...``: required."""
+    run.__annotations__ = {**{name: hint for name, (hint, _) in options.items()}, "return": None}
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=hint,
+                default=inspect.Parameter.empty if default is ... else default,
+            )
+            for name, (hint, default) in options.items()
+        ]
+    )
+    return run
 
 
 def path(text: str) -> Path:

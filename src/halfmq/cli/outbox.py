@@ -1,7 +1,4 @@
-"""``halfmq outbox``: the state of an outbox, and the messages in it that need somebody. Needs its database, and no broker.
-
-Exit status: ``exit_status``. Data goes to standard output, everything else to standard error.
-"""
+"""``halfmq outbox``: the state of an outbox, and the messages in it that need somebody. Needs its database, and no broker."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -11,9 +8,9 @@ import typer
 
 from halfmq.cli import output
 from halfmq.cli.application import is_url, load_app
-from halfmq.cli.exit_status import ExitStatus, exit_text
+from halfmq.cli.exit_status import ExitStatus
 from halfmq.cli.requests import Commands, Json, Yes
-from halfmq.errors import HalfmqError, UsageError
+from halfmq.errors import HalfmqError
 from halfmq.model.durations import span
 from halfmq.sql.rules.outbox import Delivery
 
@@ -25,14 +22,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-app = typer.Typer(
-    help="State of an outbox; retry or skip messages that were set aside.",
-    epilog=exit_text("halfmq outbox"),
-    no_args_is_help=True,
-    add_completion=False,
-)
-
 _COMMANDS: Final = Commands("halfmq outbox")
+app = _COMMANDS.group("State of an outbox; retry or skip messages that were set aside.")
 _fail = _COMMANDS.fail
 _STATES: Final = {one.shown: one for one in Delivery}
 #: How long messages wait before it is worth a line that no relay holds a lane, seconds.
@@ -81,7 +72,7 @@ class _Opened:
 
 
 def _open(target: str, table: str) -> _Opened:
-    try:
+    with _COMMANDS.reported():
         from halfmq.sql import Outbox
         from halfmq.sql.alchemy.database import Database, engine_of
 
@@ -95,10 +86,6 @@ def _open(target: str, table: str) -> _Opened:
             _fail(f"{target} has several outboxes: name one with --table, of {names}", ExitStatus.USAGE)
         (spec,) = specs
         return _Opened(spec.outbox, Database(engine_of(spec.sessions, spec.outbox.table)))
-    except UsageError as error:
-        _fail(str(error), ExitStatus.USAGE)
-    except HalfmqError as error:
-        _fail(str(error), ExitStatus.FAILED)
 
 
 @app.command()

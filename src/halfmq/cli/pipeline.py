@@ -6,7 +6,6 @@ Options of a job are the fields of its settings; a file (``--config``) may set t
 """
 
 import importlib
-import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,34 +16,27 @@ from typer.core import TyperGroup
 
 from halfmq.cli import output
 from halfmq.cli.exit_status import MEANINGS, ExitStatus, exit_text
-from halfmq.cli.main import LazyCommand, path
+from halfmq.cli.main import LazyCommand, path, with_options
 from halfmq.errors import HalfmqError, UsageError
 
 
 class Job(NamedTuple):
-    """``module`` has a struct ``Settings``, and ``run(settings, spark, say) -> int``, which returns the exit status."""
+    """``halfmq.spark.jobs.NAME`` has a struct ``Settings``, and ``run(settings, spark, say) -> int``, which returns the exit status."""
 
-    module: str
     help: str
     #: After an error; another one where this is a result.
     failed: ExitStatus = ExitStatus.FAILED
 
 
 JOBS: Final[dict[str, Job]] = {
-    "ingest": Job(
-        "halfmq.spark.jobs.ingest", "Topics to tables: everything, parsed rows, and rejected rows with reasons."
-    ),
-    "transactions": Job("halfmq.spark.jobs.transactions", "A table with one row for each transaction."),
+    "ingest": Job("Topics to tables: everything, parsed rows, and rejected rows with reasons."),
+    "transactions": Job("A table with one row for each transaction."),
     "reconcile": Job(
-        "halfmq.spark.jobs.reconcile",
-        "Compare a business table with messages: missing, phantom, duplicated, different.",
-        failed=ExitStatus.USAGE,
+        "Compare a business table with messages: missing, phantom, duplicated, different.", failed=ExitStatus.USAGE
     ),
-    "archive": Job("halfmq.spark.jobs.archive", "Topics to tables that outlive retention, exactly once."),
-    "replay": Job("halfmq.spark.jobs.replay", "Messages of an archive or a topic into a topic, exactly once."),
-    "report": Job(
-        "halfmq.spark.jobs.report", "One HTML page: rates, latencies, undecided transactions, reconciliation."
-    ),
+    "archive": Job("Topics to tables that outlive retention, exactly once."),
+    "replay": Job("Messages of an archive or a topic into a topic, exactly once."),
+    "report": Job("One HTML page: rates, latencies, undecided transactions, reconciliation."),
 }
 
 
@@ -58,7 +50,7 @@ class JobGroup(TyperGroup):
         job = JOBS.get(cmd_name)
         if job is None:
             return super().get_command(ctx, cmd_name)
-        return LazyCommand(cmd_name, job.help, lambda: _command(cmd_name, job.module), extra="pipeline")
+        return LazyCommand(cmd_name, job.help, lambda: _command(cmd_name), extra="pipeline")
 
 
 app = typer.Typer(
@@ -87,8 +79,8 @@ def script() -> None:
     output.say(__file__)
 
 
-def _command(name: str, module_name: str) -> Any:
-    module = importlib.import_module(module_name)
+def _command(name: str) -> Any:
+    module = importlib.import_module(f"halfmq.spark.jobs.{name}")
     one = typer.Typer(add_completion=False, rich_markup_mode=None)
     command = f"halfmq pipeline {name}"
     one.command(name, help=module.run.__doc__, epilog=exit_text(command if command in MEANINGS else "halfmq pipeline"))(
@@ -143,13 +135,7 @@ def _with_options(kind: Any, run: Callable[..., None]) -> Callable[..., None]:
     for field in s.fields_of(kind):
         plain = list[str] if s.is_pairs(field.type) or s.is_list(field.type) else field.type
         hints[field.name] = Annotated[plain | None, typer.Option(help=_help(field), show_default=False)]
-    hints |= _COMMON
-    run.__annotations__ = {**hints, "return": None}
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(name, keyword, default=None, annotation=hint) for name, hint in hints.items()]
-    )
-    return run
+    return with_options(run, {name: (hint, None) for name, hint in (hints | _COMMON).items()})
 
 
 def _help(field: Any) -> str:

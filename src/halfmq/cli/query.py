@@ -1,6 +1,5 @@
-"""``halfmq query``: the queries whose decided batches a broker remembers, such as Spark streams that write to it. Needs a running broker.
-
-Exit status: ``exit_status``. Data goes to standard output, everything else to standard error.
+"""``halfmq query``: the queries whose decided batches a broker remembers, such as Spark streams that write to it. Needs
+a running broker.
 """
 
 from typing import Annotated, Final
@@ -9,22 +8,18 @@ import msgspec
 import typer
 
 from halfmq.cli import output
-from halfmq.cli.exit_status import ExitStatus, exit_text
+from halfmq.cli.exit_status import ExitStatus
 from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Json, Operator, Reason, Timeout, Url, Yes
 from halfmq.model.pending import QueryInfo
 from halfmq.model.query_batch import query_text
-from halfmq.wire.remoting import queries as wire
+from halfmq.model.text_fields import PageFields, write_fields
+from halfmq.wire.remoting import half_batches as wire
 from halfmq.wire.remoting.codes import HMQ_FORGET_QUERY, HMQ_QUERIES
-from halfmq.wire.remoting.operators import EXT_FROM, EXT_NEXT, EXT_OPERATOR, EXT_REASON
-
-app = typer.Typer(
-    help="List the queries whose batches the broker remembers, such as Spark streams that write to it; let it forget one.",
-    epilog=exit_text("halfmq query"),
-    no_args_is_help=True,
-    add_completion=False,
-)
 
 _COMMANDS: Final = Commands("halfmq query")
+app = _COMMANDS.group(
+    "List the queries whose batches the broker remembers, such as Spark streams that write to it; let it forget one."
+)
 _ask, _fail = _COMMANDS.ask, _COMMANDS.fail
 
 
@@ -79,7 +74,7 @@ def forget(
     output.note(_consequence(row))
     if not yes:
         _COMMANDS.require_typed(query, "Type the name of the query to let the broker forget it")
-    fields = {wire.EXT_QUERY: query, wire.EXT_QUERY_TOPIC: row.topic, EXT_OPERATOR: operator, EXT_REASON: reason}
+    fields = write_fields(wire.ForgetQueryFields(query, row.topic, operator, reason))
     _ask(url, HMQ_FORGET_QUERY, fields, timeout, changes=True)
     output.say(f"{query_text(query, row.topic)} is forgotten")
 
@@ -96,12 +91,5 @@ def _consequence(row: QueryInfo) -> str:
 
 
 def _all(url: str, timeout: float) -> list[QueryInfo]:
-    rows: dict[tuple[str, str], QueryInfo] = {}
-    start = 0
-    while True:
-        answer = _ask(url, HMQ_QUERIES, {EXT_FROM: str(start)} if start else {}, timeout)
-        rows |= {(row.query, row.topic): row for row in wire.QUERIES.decode(answer.body)}
-        following = answer.ext.get(EXT_NEXT, "0")
-        if not following.isdecimal() or int(following) <= start:
-            return list(rows.values())
-        start = int(following)
+    pages = _COMMANDS.pages(url, HMQ_QUERIES, lambda start: write_fields(PageFields(start=start)), timeout)
+    return list({(row.query, row.topic): row for page in pages for row in wire.QUERIES.decode(page.body)}.values())

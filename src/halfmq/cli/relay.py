@@ -17,7 +17,7 @@ from halfmq.cli.application import load_app
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.requests import Commands
 from halfmq.client.log import logger
-from halfmq.client.outbox import BoundRelay
+from halfmq.client.marker_table import BoundRelay
 from halfmq.errors import HalfmqError, UsageError
 from halfmq.model.durations import span
 from halfmq.relay.rows import DatabaseAway

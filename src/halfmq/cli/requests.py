@@ -1,18 +1,23 @@
-"""What commands share: options, one request to a running broker with its exit status, and the confirmation of a change."""
+"""What commands share: options, blocking requests to a broker with their exit statuses, the confirmation of a change.
+
+There is one connection for each call of ``ask`` or ``ask_each``, and no retries.
+"""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Annotated, Final, NoReturn
 
 import typer
 
 from halfmq.cli import output
-from halfmq.cli.ask import ask, ask_each
-from halfmq.cli.exit_status import MEANINGS, ExitStatus
-from halfmq.client.connector import parse_url
-from halfmq.errors import HalfmqError, OutcomeUnknown, UsageError
+from halfmq.cli.exit_status import MEANINGS, ExitStatus, exit_text
+from halfmq.client.blocking import Answer, Connection, Unavailable
+from halfmq.errors import ConnectError, HalfmqError, OutcomeUnknown, RequestFailed, SendTimeout, UsageError
+from halfmq.model.address import Address, parse_servers
 from halfmq.wire.remoting.codes import ResponseCode
-from halfmq.wire.remoting.header import Request
+from halfmq.wire.remoting.operators import EXT_NEXT
 
 URL: Final = "rocketmq://127.0.0.1:9876"
 TIMEOUT_S: Final = 10.0
@@ -58,44 +63,96 @@ Reason = Annotated[str, typer.Option(help="The reason; recorded in the audit log
 Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation; required without a terminal.")]
 
 
+#: Pipelined requests: the broker writes them as one batch with one sync.
+AT_ONCE_MAX: Final = 64
+
+
+def ask(address: Address, code: int, ext: Mapping[str, str], timeout_s: float, body: bytes = b"") -> Answer:
+    """Send one request and return the response, which may have any code.
+
+    Raises:
+        ConnectError: no connection; nothing was sent.
+        SendTimeout: no response within ``timeout_s``; the request may have been executed.
+        RequestFailed: the server does not support the command.
+        ProtocolError: the server sent something other than the response.
+    """
+    (answer,) = ask_each(address, code, [ext], timeout_s, body)
+    return answer
+
+
+def ask_each(
+    address: Address, code: int, exts: Sequence[Mapping[str, str]], timeout_s: float, body: bytes = b""
+) -> Iterator[Answer]:
+    """Send one request for each element of ``exts``, pipelined, and yield the responses in this order.
+
+    Raises as ``ask``. After SendTimeout, any request without a response may have been executed.
+    """
+    try:
+        connection = Connection.open(address, timeout_s)
+    except Unavailable as error:
+        raise ConnectError(str(error), hint="check that the broker runs and that --url is right") from error
+    with closing(connection):
+        left, sent = iter(exts), deque[int]()
+        while True:
+            try:
+                while len(sent) < AT_ONCE_MAX and (ext := next(left, None)) is not None:
+                    sent.append(connection.send(code, ext, body))
+                if not sent:
+                    return
+                answer = connection.receive(sent.popleft())
+            except Unavailable as error:
+                raise SendTimeout(
+                    f"no response: {error}",
+                    hint="try again; name servers before RocketMQ 5.0 do not respond to unknown commands",
+                ) from error
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise RequestFailed(
+                    f"{address} does not support this command",
+                    response_code=answer.code,
+                    hint="it is not a halfmq broker, or an earlier version",
+                )
+            yield answer
+
+
 class Commands:
     """One group of commands, such as ``halfmq tx``, which its error lines name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
+    def group(self, help_: str) -> typer.Typer:
+        """For the commands. Those of operators print data on standard output, and everything else on standard error."""
+        return typer.Typer(help=help_, epilog=exit_text(self._name), no_args_is_help=True, add_completion=False)
+
     def ask(
         self, url: str, code: int, ext: dict[str, str], timeout_s: float, body: bytes = b"", *, changes: bool = False
-    ) -> Request[dict[str, str]]:
+    ) -> Answer:
         """The response to a request that succeeded. ``changes``: without a response it is unknown whether something was changed.
 
         Raises:
             typer.Exit: it did not succeed; the reason was printed.
         """
-        try:
-            answer = ask(parse_url(url)[0], code, ext, timeout_s, body)
-        except UsageError as error:
-            self.fail(str(error), ExitStatus.USAGE)
-        except OutcomeUnknown as error:
-            self.fail(str(error), ExitStatus.UNKNOWN_OUTCOME if changes else ExitStatus.FAILED)
-        except HalfmqError as error:
-            self.fail(str(error), ExitStatus.FAILED)
+        with self.reported():
+            try:
+                answer = ask(parse_servers(url)[0], code, ext, timeout_s, body)
+            except OutcomeUnknown as error:
+                self.fail(str(error), ExitStatus.UNKNOWN_OUTCOME if changes else ExitStatus.FAILED)
         if answer.code != ResponseCode.SUCCESS:
             self.fail(f"{answer.remark} (code {answer.code})", _STATUS.get(answer.code, ExitStatus.FAILED))
         return answer
 
     def each(
         self, url: str, code: int, exts: Sequence[dict[str, str]], timeout_s: float, again: str
-    ) -> Iterator[tuple[Request[dict[str, str]], str]]:
-        """The response to each of ``exts``, requests that change something, and why it was rejected, or an empty string. ``again``: what to do if
-        one is not answered.
+    ) -> Iterator[tuple[Answer, str]]:
+        """The response to each of ``exts``, requests that change something, and why it was rejected, or an empty string. ``again``: what to
+        do if one is not answered.
 
         Raises:
             typer.Exit: a request is invalid, or one was not answered; the reason was printed.
         """
         answered = 0
         try:
-            for answer in ask_each(parse_url(url)[0], code, exts, timeout_s):
+            for answer in ask_each(parse_servers(url)[0], code, exts, timeout_s):
                 answered += 1
                 if answer.code == ResponseCode.INVALID_PARAMETER:
                     self.fail(f"{answer.remark} (code {answer.code})", ExitStatus.USAGE)
@@ -105,6 +162,44 @@ class Commands:
                 f"{error}; {answered} of {len(exts)} requests were answered, and others may have been executed too: {again}",
                 ExitStatus.UNKNOWN_OUTCOME,
             )
+        except HalfmqError as error:
+            self.fail(str(error), ExitStatus.FAILED)
+
+    def pages(self, url: str, code: int, fields: Callable[[int], dict[str, str]], timeout_s: float) -> Iterator[Answer]:
+        """The response for each page. ``fields``: of the request for the page that begins at a number.
+
+        Raises:
+            typer.Exit: as ``ask``, and ``following``.
+        """
+        start = 0
+        while True:
+            answer = self.ask(url, code, fields(start), timeout_s)
+            yield answer
+            start = self.following(answer, start)
+            if not start:
+                return
+
+    def following(self, answer: Answer, start: int) -> int:
+        """Start of the page after the one that begins at ``start``; 0: that one was the last.
+
+        Raises:
+            typer.Exit: it is not after ``start``: with a broker that ignores ``from``, every page is the first one.
+        """
+        following = number_in(answer, EXT_NEXT)
+        if following and following <= start:
+            self.fail(
+                f"the broker says that the page from {start} is followed by one from {following}, so paging would never end",
+                ExitStatus.FAILED,
+            )
+        return following
+
+    @contextmanager
+    def reported(self) -> Iterator[None]:
+        """Print an error of the block, and raise typer.Exit: with USAGE if what was given is wrong, else with FAILED."""
+        try:
+            yield
+        except UsageError as error:
+            self.fail(str(error), ExitStatus.USAGE)
         except HalfmqError as error:
             self.fail(str(error), ExitStatus.FAILED)
 
@@ -137,6 +232,12 @@ class Commands:
         """Print an error. Raises typer.Exit: with ``status``, or with FAILED if these commands do not tell such errors apart."""
         output.note(f"{self._name}: {text}")
         raise typer.Exit(status if status in MEANINGS[self._name] else ExitStatus.FAILED)
+
+
+def number_in(answer: Answer, name: str) -> int:
+    """The number in field ``name``; 0 if it is absent, as with earlier brokers."""
+    text = answer.ext.get(name, "0")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def has_terminal() -> bool:

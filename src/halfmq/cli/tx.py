@@ -1,22 +1,19 @@
-"""``halfmq tx``: list, explain and settle undecided transactions; limits and policy of producer groups. Needs a running broker.
-
-Exit status: ``exit_status``. Data goes to standard output, everything else to standard error.
-"""
+"""``halfmq tx``: list, explain and settle undecided transactions; limits and policy of producer groups. Needs a running broker."""
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 import typer
 
 from halfmq.cli import output
-from halfmq.cli.exit_status import ExitStatus, exit_text
-from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Json, Operator, Reason, Timeout, Url, Yes, seconds
+from halfmq.cli.exit_status import ExitStatus
+from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Json, Operator, Reason, Timeout, Url, Yes, number_in, seconds
 from halfmq.core.transaction.listing import UNDECIDED, UNKNOWN
 from halfmq.model.durations import span
 from halfmq.model.pending import DamagedTransaction, GroupStats, PendingTransaction
-from halfmq.wire.remoting import comparisons
+from halfmq.model.text_fields import PageFields, write_fields
 from halfmq.wire.remoting import operators as wire
 from halfmq.wire.remoting import producer_groups as groups
 from halfmq.wire.remoting.codes import (
@@ -34,20 +31,13 @@ from halfmq.wire.remoting.codes import (
     HMQ_TRANSACTIONS,
     HMQ_UNDECIDED,
 )
-from halfmq.wire.remoting.header import Request
-
-app = typer.Typer(
-    help="List, explain and settle undecided transactions; set limits and policies of producer groups.",
-    epilog=exit_text("halfmq tx"),
-    no_args_is_help=True,
-    add_completion=False,
-)
 
 _, FAILED, USAGE, NOT_FOUND, REFUSED, UNKNOWN_OUTCOME, STILL_UNDECIDED, DAMAGE_FOUND = ExitStatus
 #: Values of `--past-limit` that the protocol and the log name differently.
 _POLICY_NAMES: Final = {"set-aside": "park"}
 _NO_POLICY: Final = "none"
 _COMMANDS: Final = Commands("halfmq tx")
+app = _COMMANDS.group("List, explain and settle undecided transactions; set limits and policies of producer groups.")
 _ask, _require_typed, _fail = _COMMANDS.ask, _COMMANDS.require_typed, _COMMANDS.fail
 _span_ms: Final = _COMMANDS.span_ms
 
@@ -128,9 +118,13 @@ class _Page(NamedTuple):
 
 
 def _page(url: str, group: str, count: int, start: int, timeout: float) -> _Page:
-    fields = {wire.EXT_GROUP: group, wire.EXT_MAX: str(count), **({wire.EXT_FROM: str(start)} if start else {})}
+    fields = write_fields(wire.TransactionsFields(count, start, group))
     answer = _ask(url, HMQ_TRANSACTIONS, fields, timeout)
-    return _Page(*wire.decode_pending(answer.ext, answer.body), _following(answer, start), _number(answer, wire.EXT_AT))
+    return _Page(
+        *wire.decode_pending(answer.ext, answer.body),
+        _COMMANDS.following(answer, start),
+        number_in(answer, wire.EXT_AT),
+    )
 
 
 def _oldest_of_all(url: str, page: _Page, count: int, timeout: float) -> list[PendingTransaction]:
@@ -142,24 +136,6 @@ def _oldest_of_all(url: str, page: _Page, count: int, timeout: float) -> list[Pe
         if not page.following:
             return [row for _, _, _, row in found]
         page = _page(url, "", count, page.following, timeout)
-
-
-def _following(answer: Request[dict[str, str]], start: int) -> int:
-    """Start of the page after the one that begins at ``start``; 0: that one was the last. Fails unless it is after ``start``: with a
-    broker that ignores ``from``, every page is the first one."""
-    following = _number(answer, wire.EXT_NEXT)
-    if following and following <= start:
-        _fail(
-            f"the broker says that the page from {start} is followed by one from {following}, so paging would never end",
-            FAILED,
-        )
-    return following
-
-
-def _number(answer: Request[dict[str, str]], name: str) -> int:
-    """The number in field ``name``; 0 if it is absent, as with earlier brokers."""
-    text = answer.ext.get(name, "0")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def _row(row: PendingTransaction) -> tuple[str, ...]:
@@ -225,7 +201,7 @@ def check(
     if state == UNKNOWN:  # a check of it would fail with a less specific status
         output.note(*sentences)
         raise typer.Exit(NOT_FOUND)
-    answer = _ask(url, HMQ_ASK, {wire.EXT_GROUP: found, wire.EXT_ID: tx_id}, timeout)
+    answer = _ask(url, HMQ_ASK, write_fields(wire.TransactionFields(found, tx_id)), timeout)
     found = answer.ext.get(wire.EXT_GROUP, found)
     whom = answer.ext.get(wire.EXT_CLIENT) or "the next client that fetches checks"
     output.note(f"check {answer.ext.get(wire.EXT_CHECKS)} sent to {whom}")
@@ -247,7 +223,7 @@ def _check_parked(url: str, group: str, count: int, wait: float, timeout: float)
     moved = time.monotonic()
     while True:
         most = min(wire.LISTED_MAX, (wanted or count or wire.LISTED_MAX) - len(asked))
-        answer = _ask(url, HMQ_ASK_PARKED, {wire.EXT_GROUP: group, wire.EXT_MAX: str(most)}, timeout)
+        answer = _ask(url, HMQ_ASK_PARKED, write_fields(wire.AskParkedFields(group, most)), timeout)
         ids = wire.decode_ids(answer.body)
         left = int(answer.ext.get(wire.EXT_LEFT, "0"))
         if wanted is None:
@@ -269,7 +245,9 @@ def _check_parked(url: str, group: str, count: int, wait: float, timeout: float)
         time.sleep(_POLL_S)
     output.say(f"{len(asked)} checked: {len(asked) - open_} settled, {open_} still undecided")
     if len(asked) < wanted:
-        output.note(f"{wanted - len(asked)} not checked: too many checks are in flight; run the command again later")
+        output.note(
+            f"{wanted - len(asked)} not checked: too many checks are in flight, or grace periods have not ended; run the command again later"
+        )
     if open_ or len(asked) < wanted:
         raise typer.Exit(STILL_UNDECIDED)
 
@@ -278,7 +256,9 @@ def _undecided_among(url: str, group: str, ids: list[str], timeout: float) -> in
     found = 0
     for at in range(0, len(ids), wire.UNDECIDED_IDS_MAX):
         body = wire.encode_ids(ids[at : at + wire.UNDECIDED_IDS_MAX])
-        found += len(wire.decode_ids(_ask(url, HMQ_UNDECIDED, {wire.EXT_GROUP: group}, timeout, body).body))
+        found += len(
+            wire.decode_ids(_ask(url, HMQ_UNDECIDED, write_fields(wire.GroupFields(group)), timeout, body).body)
+        )
     return found
 
 
@@ -304,13 +284,11 @@ def damaged(url: Url = URL, timeout: Timeout = TIMEOUT_S, as_json: Json = False)
 def _all_damaged(url: str, timeout: float) -> tuple[list[DamagedTransaction], int]:
     """(findings and what cannot be compared any more, number of those that are still to be compared)."""
     rows: list[DamagedTransaction] = []
-    start = 0
-    while True:
-        answer = _ask(url, HMQ_DAMAGED, {wire.EXT_FROM: str(start)} if start else {}, timeout)
-        rows += comparisons.DAMAGED.decode(answer.body)
-        start = _following(answer, start)
-        if not start:
-            return rows, _number(answer, comparisons.EXT_WAITING)
+    waiting = 0
+    for page in _COMMANDS.pages(url, HMQ_DAMAGED, lambda start: write_fields(PageFields(start=start)), timeout):
+        rows += wire.DAMAGED.decode(page.body)
+        waiting = number_in(page, wire.EXT_WAITING)
+    return rows, waiting
 
 
 def _damage(row: DamagedTransaction) -> tuple[str, ...]:
@@ -333,8 +311,8 @@ def forget(
 ) -> None:
     """Let the broker forget findings of `halfmq tx damaged`, because they are repaired, or were seen. The verdicts stay.
 
-    Several at once: TX_ID TX_ID..., or --group GROUP --all. Those that are not known, or not to be forgotten yet, are named, and the others forgotten.
-    A later report of the same contradiction is a finding again.
+    Several at once: TX_ID TX_ID..., or --group GROUP --all. Those that are not known, or not to be forgotten yet, are named, and the others
+    forgotten. A later report of the same contradiction is a finding again.
     """
     ids = list(dict.fromkeys(tx_ids or ()))
     if bool(ids) == every or (every and not group):
@@ -368,10 +346,7 @@ def forget(
 
 def _forget(rows: Sequence[DamagedTransaction], operator: str, reason: str, url: str, timeout: float) -> int:
     """Forget each, and say so. Returns how many were rejected."""
-    fields = [
-        {wire.EXT_GROUP: row.group, wire.EXT_ID: row.tx_id, wire.EXT_OPERATOR: operator, wire.EXT_REASON: reason}
-        for row in rows
-    ]
+    fields = [write_fields(wire.ForgetDamageFields(row.group, row.tx_id, operator, reason)) for row in rows]
     refused = 0
     answers = _COMMANDS.each(url, HMQ_FORGET_DAMAGE, fields, timeout, "run the command again") if rows else ()
     for row, (answer, why) in zip(rows, answers, strict=True):
@@ -400,17 +375,14 @@ def stats(
 ) -> None:
     """Statistics of producer groups: undecided transactions, reachable producers, recent verdicts, limits and policy."""
     rows: list[GroupStats] = []
-    undecided = of_groups = start = 0
-    while True:
-        fields = {wire.EXT_GROUP: group, **({wire.EXT_FROM: str(start)} if start else {})}
-        answer = _ask(url, HMQ_STATS, fields, timeout)
+    undecided = of_groups = 0
+    for answer in _COMMANDS.pages(
+        url, HMQ_STATS, lambda start: write_fields(wire.GroupPageFields(group, start)), timeout
+    ):
         page = groups.STATS.decode(answer.body)
         undecided += sum(row.undecided for row in page)
         of_groups += len(page)
         rows = sorted([*rows, *page], key=lambda row: (-row.undecided, row.group))[: count or None]
-        start = _following(answer, start)
-        if not start:
-            break
     if as_json:
         output.document(msgspec.json.encode(rows))
         return
@@ -503,101 +475,109 @@ def limits_(
             "the broker will roll back undecided transactions past the limit, even if the application's database committed them"
         )
         _require_typed(group, f"Type the group name to set this policy for {group}")
-    fields = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: operator, wire.EXT_REASON: reason}
+    fields = write_fields(groups.ProducerFields(group, operator, reason))
     try:
         body = b"" if change.is_empty else groups.encode_change(change)
     except OverflowError:
         _fail("a limit is too large: the maximum is a 64-bit integer", USAGE)
-    stands = groups.LIMITS.decode(_ask(url, HMQ_PRODUCER, fields, timeout, body, changes=bool(body)).body)
+    limits = groups.LIMITS.decode(_ask(url, HMQ_PRODUCER, fields, timeout, body, changes=bool(body)).body)
     if as_json:
-        output.document(msgspec.json.encode(stands))
+        output.document(msgspec.json.encode(limits))
         return
-    by = f" (set by {stands.set_by})" if stands.set_by else ""
-    policy = _policy(stands.check_limit, stands.past_limit, stands.skip_age_ms)
+    by = f" (set by {limits.set_by})" if limits.set_by else ""
+    policy = _policy(limits.check_limit, limits.past_limit, limits.skip_age_ms)
     meaning = "; undecided transactions wait for ever" if policy == _NO_POLICY else ""
     output.say(f"policy: {policy}{meaning}{by}")
     for what, own, brokers in (
-        ("undecided transactions", stands.undecided_max, stands.broker_undecided_max),
-        ("bytes of undecided messages", stands.undecided_bytes_max, stands.broker_undecided_bytes_max),
+        ("undecided transactions", limits.undecided_max, limits.broker_undecided_max),
+        ("bytes of undecided messages", limits.undecided_bytes_max, limits.broker_undecided_bytes_max),
     ):
         output.say(f"{what}: at most {brokers} (the broker's limit)" if own < 0 else f"{what}: at most {own}")
 
 
-@app.command()
-def commit(
-    operator: Operator,
-    tx_id: _IdOrAll = "",
-    reason: Reason = "",
-    group: _GroupOrAll = "",
-    every: _All = False,
-    older: _Older = "",
-    most: _Most = 0,
-    yes: Yes = False,
-    url: Url = URL,
-    timeout: Timeout = TIMEOUT_S,
-) -> None:
-    """Commit a transaction in place of its producer: its messages become visible. This cannot be undone.
+class _Order(NamedTuple):
+    """What an operator decides in the place of an application."""
 
-    For all undecided transactions of a group: --group GROUP --all [--older SPAN] [--max NUMBER].
-    """
-    _decide("COMMIT", operator, tx_id, reason, group, every, older, most, yes, url, timeout)
+    verdict: wire.OutcomeName
+    operator: str
+    reason: str
+    group: str
+    #: Without a confirmation.
+    yes: bool
+    url: str
+    timeout: float
 
+    def fields(self, group: str, tx_id: str) -> dict[str, Any]:
+        """Of the request for one transaction."""
+        return write_fields(
+            wire.ResolveFields(
+                group=group, tx_id=tx_id, verdict=self.verdict, operator=self.operator, reason=self.reason
+            )
+        )
 
-@app.command()
-def rollback(
-    operator: Operator,
-    tx_id: _IdOrAll = "",
-    reason: Reason = "",
-    group: _GroupOrAll = "",
-    every: _All = False,
-    older: _Older = "",
-    most: _Most = 0,
-    yes: Yes = False,
-    url: Url = URL,
-    timeout: Timeout = TIMEOUT_S,
-) -> None:
-    """Roll back a transaction in place of its producer: its messages are never delivered. This cannot be undone.
-
-    For all undecided transactions of a group: --group GROUP --all [--older SPAN] [--max NUMBER].
-    """
-    _decide("ROLLBACK", operator, tx_id, reason, group, every, older, most, yes, url, timeout)
+    def require_typed(self, name: str, what: str) -> None:
+        """Raises typer.Exit: the operator does not type ``name``, the ``what``."""
+        if not self.yes:
+            output.note(
+                f"{self.verdict} overrides the application's database. If a producer of the group can be started, start it "
+                "instead: it answers the check."
+            )
+            _require_typed(name, f"Type the {what} to confirm the {self.verdict}")
 
 
-def _decide(
-    verdict: str, operator: str, tx_id: str, reason: str, group: str, every: bool, older: str, most: int, yes: bool,
-    url: str, timeout: float,
-) -> None:  # fmt: skip
-    if not every:
-        if not tx_id or older or most:
-            _fail("name a transaction: TX_ID, or --group GROUP --all [--older SPAN] [--max NUMBER]", USAGE)
-        _resolve(verdict, tx_id, operator, reason, group, yes, url, timeout)
-    elif tx_id or not group:
-        _fail("--all requires --group GROUP and takes no TX_ID", USAGE)
-    else:
-        _resolve_all(verdict, operator, reason, group, _span_ms(older or "0s"), most, yes, url, timeout)
+def _decision(verdict: wire.OutcomeName, help_: str) -> None:
+    """Add the command that gives ``verdict``."""
+
+    @app.command(verdict.lower(), help=help_)
+    def decide(
+        operator: Operator,
+        tx_id: _IdOrAll = "",
+        reason: Reason = "",
+        group: _GroupOrAll = "",
+        every: _All = False,
+        older: _Older = "",
+        most: _Most = 0,
+        yes: Yes = False,
+        url: Url = URL,
+        timeout: Timeout = TIMEOUT_S,
+    ) -> None:
+        order = _Order(verdict, operator, reason, group, yes, url, timeout)
+        if not every:
+            if not tx_id or older or most:
+                _fail("name a transaction: TX_ID, or --group GROUP --all [--older SPAN] [--max NUMBER]", USAGE)
+            _resolve(order, tx_id)
+        elif tx_id or not group:
+            _fail("--all requires --group GROUP and takes no TX_ID", USAGE)
+        else:
+            _resolve_all(order, _span_ms(older or "0s"), most)
 
 
-def _resolve(
-    verdict: str, tx_id: str, operator: str, reason: str, group: str, yes: bool, url: str, timeout: float
-) -> None:
-    found, state, sentences, _ = _story(url, tx_id, group, timeout)
+_EVERY: Final = "For all undecided transactions of a group: --group GROUP --all [--older SPAN] [--max NUMBER]."
+_decision(
+    "COMMIT",
+    f"Commit a transaction in place of its producer: its messages become visible. This cannot be undone.\n\n{_EVERY}",
+)
+_decision(
+    "ROLLBACK",
+    f"Roll back a transaction in place of its producer: its messages are never delivered. This cannot be undone.\n\n{_EVERY}",
+)
+
+
+def _resolve(order: _Order, tx_id: str) -> None:
+    found, state, sentences, _ = _story(order.url, tx_id, order.group, order.timeout)
     output.note(*sentences)
     if state == UNKNOWN:
         raise typer.Exit(NOT_FOUND)
-    if state == UNDECIDED and not yes:
-        output.note(
-            f"{verdict} overrides the application's database. If a producer of the group can be started, start it instead: it answers the check."
-        )
-        _require_typed(tx_id, f"Type the transaction id to confirm the {verdict}")
-    ext = _ask(url, HMQ_RESOLVE, _resolve_fields(verdict, operator, reason, found, tx_id), timeout, changes=True).ext
+    if state == UNDECIDED:
+        order.require_typed(tx_id, "transaction id")
+    ext = _ask(order.url, HMQ_RESOLVE, order.fields(found, tx_id), order.timeout, changes=True).ext
     already = "already " if ext.get(EXT_REPEATED) == "true" else ""
     output.say(f"{tx_id} of group {found} is {already}{ext.get(EXT_VERDICT)}, at log position {ext.get(EXT_POSITION)}")
 
 
-def _resolve_all(
-    verdict: str, operator: str, reason: str, group: str, older_ms: int, most: int, yes: bool, url: str, timeout: float
-) -> None:
+def _resolve_all(order: _Order, older_ms: int, most: int) -> None:
     """Settle the undecided transactions of a group page by page, each with its own verdict. Rejected ones stay undecided."""
+    verdict, group, url, timeout = order.verdict, order.group, order.url, order.timeout
     began = time.monotonic()
     total = _page(url, group, 1, 0, timeout).total
     older = f" older than {span(older_ms)}" if older_ms else ""
@@ -607,11 +587,7 @@ def _resolve_all(
     output.note(
         f"group {group} has {total} undecided transactions; {verdict} applies to {f'those{older}' if older else 'all of them'}"
     )
-    if not yes:
-        output.note(
-            f"{verdict} overrides the application's database. If a producer of the group can be started, start it instead: it answers the check."
-        )
-        _require_typed(group, f"Type the group name to confirm the {verdict}")
+    order.require_typed(group, "group name")
     settled, refused = 0, dict[str, str]()
     start = refused_before = 0
     while not most or settled + len(refused) < most:
@@ -620,7 +596,9 @@ def _resolve_all(
         wanted = [row.tx_id for row in rows if row.age_ms - aged_ms >= older_ms and row.tx_id not in refused]
         wanted = wanted[: most - settled - len(refused)] if most else wanted
         before = settled
-        for tx_id, why in _settle(verdict, operator, reason, group, wanted, before, url, timeout):
+        again = f"{before} were settled before this page; check with `halfmq tx list`, then run the command again"
+        answers = _COMMANDS.each(url, HMQ_RESOLVE, [order.fields(group, one) for one in wanted], timeout, again)
+        for tx_id, (_, why) in zip(wanted, answers, strict=True):
             if why:
                 refused[tx_id] = why
             else:
@@ -644,26 +622,9 @@ def _resolve_all(
         raise typer.Exit(REFUSED)
 
 
-def _resolve_fields(verdict: str, operator: str, reason: str, group: str, tx_id: str) -> dict[str, str]:
-    return {
-        wire.EXT_GROUP: group, wire.EXT_ID: tx_id, wire.EXT_VERDICT_WANTED: verdict, wire.EXT_OPERATOR: operator,
-        wire.EXT_REASON: reason,
-    }  # fmt: skip
-
-
-def _settle(
-    verdict: str, operator: str, reason: str, group: str, ids: Sequence[str], settled: int, url: str, timeout: float
-) -> Iterator[tuple[str, str]]:
-    """For each of ``ids``: the id, and why it was rejected, or an empty string."""
-    fields = [_resolve_fields(verdict, operator, reason, group, tx_id) for tx_id in ids]
-    again = f"{settled} were settled before this page; check with `halfmq tx list`, then run the command again"
-    for tx_id, (_, why) in zip(ids, _COMMANDS.each(url, HMQ_RESOLVE, fields, timeout, again), strict=True):
-        yield tx_id, why
-
-
 def _story(url: str, tx_id: str, group: str, timeout: float) -> tuple[str, str, list[str], bool]:
     """(group, state, sentences, a check of it is open)."""
-    answer = _ask(url, HMQ_STORY, {wire.EXT_GROUP: group, wire.EXT_ID: tx_id}, timeout)
+    answer = _ask(url, HMQ_STORY, write_fields(wire.TransactionFields(group, tx_id)), timeout)
     return (
         answer.ext.get(wire.EXT_GROUP, group),
         answer.ext.get(wire.EXT_STATE, UNKNOWN),

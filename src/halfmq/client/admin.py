@@ -1,19 +1,19 @@
-"""Administration for an application's tools: the bounds of a topic's queues, how far a consumer group is, what retention keeps for a consumer
-group, and which brokers are halfmq's."""
+"""Administration for an application's tools: the bounds of a topic's queues, how far a consumer group is, what retention keeps for a
+consumer group, and which brokers are halfmq's.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from halfmq import limits
-from halfmq.client.allocation import QueueRef
 from halfmq.client.async_client import AsyncClient
-from halfmq.client.connection import Answer, NoAnswer, NotSent
+from halfmq.client.connection import Answer
 from halfmq.client.context import ClientContext
-from halfmq.client.refusals import refusal
-from halfmq.errors import ConnectError, RequestFailed
+from halfmq.client.routing import QueueRef
+from halfmq.errors import RequestFailed
+from halfmq.wire.remoting.attributes import change_body, hold_removed, hold_set
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
-from halfmq.wire.remoting.group_attributes import change_body, hold_removed, hold_set
-from halfmq.wire.remoting.replies import OffsetReply, read_reply
+from halfmq.wire.remoting.fields import OffsetReply
 
 
 class Bounds(NamedTuple):
@@ -58,7 +58,7 @@ async def consumer_offsets(mq: AsyncClient, group: str, topic: str) -> dict[Queu
             if error.response_code == ResponseCode.QUERY_NOT_FOUND:
                 continue
             raise
-        found[queue] = read_reply(answer, OffsetReply).offset
+        found[queue] = answer.read(OffsetReply).offset
     return found
 
 
@@ -75,7 +75,8 @@ async def hold_retention(
     is then removed unread is logged by the broker, and a reader is told of it as data loss.
 
     Raises:
-        ValueError: no topics. InvalidName: of a topic. ConnectError: no name server, or not every broker, is reachable; others may hold already: call it again.
+        ValueError: no topics. InvalidName: of a topic. ConnectError: no name server, or not every broker, is reachable; others may hold
+            already: call it again.
         RequestFailed: a broker rejected it: a name is invalid, there is no space for it, or it is a RocketMQ broker, which cannot hold.
     """
     names = (topics,) if isinstance(topics, str) else tuple(topics)
@@ -101,11 +102,7 @@ async def is_halfmq(mq: AsyncClient, broker: str) -> bool:
     """
     context = mq._open()
     attempts = context.attempts(f"asking broker {broker} what it is")
-    while True:
-        try:
-            return (await attempts.within(context.broker(broker))).is_halfmq
-        except (ConnectError, NotSent) as error:
-            await attempts.lost(error)
+    return (await attempts.find(lambda: context.broker(broker))).is_halfmq
 
 
 async def _change(mq: AsyncClient, group: str, attributes: Mapping[str, str]) -> None:
@@ -117,22 +114,14 @@ async def _change(mq: AsyncClient, group: str, attributes: Mapping[str, str]) ->
 
 async def _offset(context: ClientContext, queue: QueueRef, code: RequestCode) -> int:
     fields = {"topic": queue.topic, "queueId": str(queue.queue)}
-    return read_reply(
-        await _ask(context, queue.broker, code, fields, b"", f"{code.name} of {queue}"), OffsetReply
-    ).offset
+    answer = await _ask(context, queue.broker, code, fields, b"", f"{code.name} of {queue}")
+    return answer.read(OffsetReply).offset
 
 
 async def _ask(
     context: ClientContext, broker: str, code: RequestCode, fields: Mapping[str, str], body: bytes, what: str
 ) -> Answer:
-    attempts = context.attempts(what)
-    while True:
-        try:
-            connection = await context.broker(broker)
-            answer = await connection.request(code, fields, body, timeout_s=attempts.timeout_s())
-        except (ConnectError, NotSent, NoAnswer) as error:
-            await attempts.lost(error)
-            continue
-        if answer.code == ResponseCode.SUCCESS:
-            return answer
-        await attempts.refused(refusal(answer.code, answer.remark or "", what))
+    return await context.attempts(what).ask(
+        lambda: context.broker(broker),
+        lambda connection, timeout_s: connection.request(code, fields, body, timeout_s),
+    )

@@ -20,32 +20,31 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, Unpack
 
 from halfmq import limits
-from halfmq.client.arguments import check_marker_table, check_outbox, checked_count
-from halfmq.client.async_client import CHECKS, TCC_TIMEOUT_S, AsyncClient, bound_relay, environment
+from halfmq.client.arguments import Notes, check_marker_table, check_outbox, checked_count, note_pairs
+from halfmq.client.async_client import CHECKS, TCC_TIMEOUT_S, AsyncClient, environment
+from halfmq.client.branch import Branch
 from halfmq.client.consumer import Consumer, ConsumerSpec
-from halfmq.client.handler import Handler, InboxPort
-from halfmq.client.handler_transaction import HandlerTransaction
+from halfmq.client.handler import Block, Handler, HandlerTransaction, InboxPort
 from halfmq.client.key_order import pause_s
 from halfmq.client.listener import TransactionListener
 from halfmq.client.log import log
-from halfmq.client.marker_table import CheckFunction, MarkerTable
-from halfmq.client.message import Message
-from halfmq.client.notes import Notes, note_pairs
-from halfmq.client.outbox import BoundRelay
-from halfmq.client.participant import BarrierOfMessages, BarrierPort, Participant
+from halfmq.client.marker_table import BoundRelay, CheckFunction, MarkerTable
+from halfmq.client.message import DeadCalls, Message
+from halfmq.client.participant import BarrierPort, Participant
 from halfmq.client.shapes import TRANSACTION, check_handler, check_shape
 from halfmq.client.tcc import AsyncTcc
-from halfmq.client.transaction_block import AsyncTransaction
-from halfmq.client.user_code import RunBlocking, Threads, call, is_async, is_our_cancellation
+from halfmq.client.user_code import RunBlocking, Threads, call, end_tasks, is_our_cancellation, spawn
 from halfmq.errors import HalfmqError, UnsupportedCombination, UsageError
 
 #: Messages that one consumer handles at once.
 CONCURRENCY: Final = 16
-#: Calls of ``on_dead`` that count before its message is a dead letter. The pauses between them are those of ``pause_s``, together half a minute:
-#: a database that restarts, or a connection that is lost, leaves no message uncompensated. What a broker could do later does not count.
+#: Calls of ``on_dead`` that count before its message is a dead letter. The pauses between them are those of ``pause_s``, together half a
+#: minute: a database that restarts, or a connection that is lost, leaves no message uncompensated. What a broker could do later does not
+#: count.
 DEAD_CALLS: Final = 6
 #: How long ``run`` waits for running handlers at shutdown, seconds, before their messages go to other members.
 SHUTDOWN_S: Final = 30.0
@@ -94,7 +93,7 @@ class TransactionFunction:
             self.name, topic=self.topic, query_id=query_id, checked_elsewhere=self.checked_elsewhere, **self._notes
         )
         async with transaction:
-            return await call(self._app.run_blocking, _bind(self._function, transaction, args, kwargs))
+            return await call(self._app.run_blocking, partial(self._function, transaction, *args, **kwargs))
 
     def check(self, function: _Function) -> _Function:
         """Decorator for the function that answers checks of this transaction: ``def f(tx) -> Outcome``."""
@@ -102,23 +101,9 @@ class TransactionFunction:
         return function
 
 
-def _bind(function: Callable[..., Any], transaction: AsyncTransaction, args: Any, kwargs: Any) -> Callable[[], Any]:
-    if is_async(function):
-
-        async def on_loop() -> Any:
-            return await function(transaction, *args, **kwargs)
-
-        return on_loop
-    return lambda: function(transaction, *args, **kwargs)
-
-
 class _ConsumerSpec(NamedTuple):
     function: Callable[..., Any]
-    topics: tuple[str, ...]
-    group: str
-    tags: str
-    start: str | datetime
-    retries: int
+    reads: ConsumerSpec
     concurrency: int
     inbox: InboxPort | None
     sessions: Callable[[], Any] | None
@@ -133,8 +118,6 @@ class _Handlers(NamedTuple):
 
     handle: Handler | Participant
     dead: Handler | None
-    #: (calls of ``dead``, those that count) by identity of the message, which waits to be taken again.
-    dead_failures: dict[int, tuple[int, int]]
 
 
 class RelaySpec(NamedTuple):
@@ -152,7 +135,7 @@ class _Running:
     def __init__(self) -> None:
         self.consumers: list[Consumer] = []
         self.workers: list[asyncio.Task[None]] = []
-        self.relays: list[asyncio.Task[None]] = []
+        self.relays: set[asyncio.Task[None]] = set()
         self.relays_stop = asyncio.Event()
 
 
@@ -195,9 +178,9 @@ class App:
     def transaction(
         self, name: str, *, topic: str | None = None, checked_elsewhere: bool = False, **notes: Unpack[Notes]
     ) -> Callable[[Callable[..., Any]], TransactionFunction]:
-        """Decorator for ``def f(tx, ...)``. ``name`` is sent with the messages and routes their checks to ``f.check``; calls are
-        rejected until that check is registered. ``checked_elsewhere``: another process of the group has the check. ``notes``: as for ``AsyncClient.begin``;
-        ``tx.advice`` and ``tx.comment`` may be set in each call.
+        """Decorator for ``def f(tx, ...)``. ``name`` is sent with the messages and routes their checks to ``f.check``; calls are rejected
+        until that check is registered. ``checked_elsewhere``: another process of the group has the check. ``notes``: as for
+        ``AsyncClient.begin``; ``tx.advice`` and ``tx.comment`` may be set in each call.
 
         Raises:
             UsageError: the name is taken, or the function does not have the shape.
@@ -296,17 +279,17 @@ class App:
         goes to the dead-letter queue. With
         ``inbox`` it is called once per message with an open session: ``def f(event, session)``.
 
-        ``markers``, ``outbox``, or both: the handler may send messages that become visible if and only if its inbox row and its rows commit:
-        ``def f(event, session, tx)`` with ``tx.send(...)``, or ``message.compensate(...)``. ``markers``: as half messages (checks are
-        answered from it); ``outbox``: as rows for a relay; both: as rows if the broker does not answer.
+        ``markers``, ``outbox``, or both: the handler may send messages that become visible if and only if its inbox row and its rows
+        commit: ``def f(event, session, tx)`` with ``tx.send(...)``, or ``message.compensate(...)``. ``markers``: as half messages (checks
+        are answered from it); ``outbox``: as rows for a relay; both: as rows if the broker does not answer.
 
         ``on_dead``: called instead of the dead-letter queue, with the same arguments and in a transaction of its own, when the handler has
-        failed ``retries`` times and once more: to send a compensating message. If it raises, it is called again after 1 s, 2 s and so on; after
-        ``DEAD_CALLS`` calls the message goes to the dead-letter queue. Calls that fail because a broker is away or too busy (``error.retriable``)
-        do not count.
+        failed ``retries`` times and once more: to send a compensating message. If it raises, it is called again after 1 s, 2 s and so on;
+        after ``DEAD_CALLS`` calls the message goes to the dead-letter queue. Calls that fail because a broker is away or too busy
+        (``error.retriable``) do not count.
 
-        ``barrier``: the handler is a participant of Try/Confirm/Cancel, and its messages are those of ``t.call``: it has the shape of one with an
-        inbox, is called once for each confirm or cancel of a branch, and for a cancel only if the transaction was rolled back;
+        ``barrier``: the handler is a participant of Try/Confirm/Cancel, and its messages are those of ``t.call``: it has the shape of one
+        with an inbox, is called once for each confirm or cancel of a branch, and for a cancel only if the transaction was rolled back;
         ``Branch.of(message).op`` says which it is. Instead of ``inbox`` and without ``on_dead``: a confirm must succeed in the end.
 
         Up to ``concurrency`` messages are handled at once; those with the same sharding key one after the other, in the order in
@@ -319,9 +302,8 @@ class App:
         Raises:
             UsageError: an argument is wrong, or the function has another shape: see ``shapes``.
         """
-        ConsumerSpec(topics, group, tags, start, retries)
+        reads = ConsumerSpec(topics, group, tags, start, retries)
         checked_count(concurrency, "concurrency", 1)
-        names = (topics,) if isinstance(topics, str) else tuple(topics)
         opener = sessions or self._sessions
         if markers is not None:
             check_marker_table(markers)
@@ -336,22 +318,9 @@ class App:
                 check_handler(one, inbox, opener, sends=markers is not None or outbox is not None, barrier=barrier)
             if markers is not None and markers not in self._markers:
                 self.answer_checks(markers, opener)
-            spec = _ConsumerSpec(
-                function,
-                names,
-                group,
-                tags,
-                start,
-                retries,
-                concurrency,
-                inbox,
-                opener,
-                markers,
-                outbox,
-                on_dead,
-                barrier,
+            self._consumers.append(
+                _ConsumerSpec(function, reads, concurrency, inbox, opener, markers, outbox, on_dead, barrier)
             )
-            self._consumers.append(spec)
             return function
 
         return decorate
@@ -382,10 +351,10 @@ class App:
         Raises:
             UsageError: an argument is wrong, or the sessions have no engine.
         """
-        return [self._bound(spec._replace(options={**spec.options, **options})) for spec in self._relays]
-
-    def _bound(self, spec: RelaySpec) -> BoundRelay:
-        return bound_relay(self._client, spec.outbox, spec.sessions, spec.to, spec.options)
+        return [
+            spec.outbox.bind_relay(self._client, spec.sessions, to=spec.to, **{**spec.options, **options})
+            for spec in self._relays
+        ]
 
     # --- what it has in databases -----------------------------------------------------------------------------------
 
@@ -462,8 +431,7 @@ class App:
                 )
                 starting.add_done_callback(self._started_late)
             for one in self.relays() if relay else ():
-                running.relays.append(asyncio.create_task(one.run(running.relays_stop)))
-                running.relays[-1].add_done_callback(_report_relay)
+                spawn(running.relays, one.run(running.relays_stop), "a relay has ended; its outbox is not published")
             yield self._client
         finally:
             self._is_started = False
@@ -477,7 +445,8 @@ class App:
     async def _start(self, running: "_Running", consumers: Sequence[tuple[_ConsumerSpec, _Handlers]]) -> None:
         await self._client.found()
         for spec, handlers in consumers:
-            consumer = self._consumer(spec)
+            consumer = Consumer(spec.reads, self._client._join)
+            consumer.keep_order()
             await consumer.__aenter__()
             running.consumers.append(consumer)
             running.workers += [asyncio.create_task(_work(consumer, handlers)) for _ in range(spec.concurrency)]
@@ -496,26 +465,26 @@ class App:
         if spec.markers is not None or spec.outbox is not None:
             sends = HandlerTransaction(self._client, spec.markers, spec.outbox)
 
+        inbox, barrier = spec.inbox, spec.barrier
+
+        def once(session: Any, message: Message) -> Block:
+            if barrier is not None:  # a branch is confirmed or cancelled once, whichever group reads it
+                return barrier.once(session, Branch.of(message))
+            assert inbox is not None
+            return inbox.once(session, message, group=spec.reads.group)
+
         def handler(function: Callable[..., Any]) -> Handler:
             return Handler(
                 function,
-                group=spec.group,
-                inbox=spec.inbox if spec.barrier is None else BarrierOfMessages(spec.barrier),
+                once=None if inbox is None and barrier is None else once,
                 sessions=spec.sessions,
                 run_blocking=self.run_blocking,
                 transaction=sends,
             )
 
         if spec.barrier is not None:
-            return _Handlers(Participant(self._client, spec.group, handler(spec.function)), None, {})
-        return _Handlers(handler(spec.function), handler(spec.on_dead) if spec.on_dead else None, {})
-
-    def _consumer(self, spec: _ConsumerSpec) -> Consumer:
-        consumer = self._client.consumer(
-            spec.topics, group=spec.group, tags=spec.tags, start=spec.start, retries=spec.retries
-        )
-        consumer.keep_order()
-        return consumer
+            return _Handlers(Participant(self._client, spec.reads.group, handler(spec.function)), None)
+        return _Handlers(handler(spec.function), handler(spec.on_dead) if spec.on_dead else None)
 
     def _warn_of_unchecked(self) -> None:
         checked = self._client.check_functions()
@@ -536,46 +505,28 @@ def _refuse_beside_barrier(inbox: object, on_dead: object) -> None:
         )
 
 
-def _report_relay(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("a relay has ended; its outbox is not published", exc_info=task.exception())
-
-
 async def _work(consumer: Consumer, handlers: _Handlers) -> None:
     """One of ``concurrency`` worker tasks. Returns when the consumer is stopped."""
     async for message in consumer:
-        if id(message) in handlers.dead_failures:
+        if message._dead_calls.made:
             await _given_up(consumer, handlers, message)
-        elif message.sharding_key is not None:
-            await _handle_in_order(consumer, handlers, message)
-        elif handlers.dead is not None and message.attempt > consumer.spec.retries:
-            await _handle_last(consumer, handlers, message)
+        elif message.sharding_key is not None or (
+            handlers.dead is not None and message.attempt > consumer.spec.retries
+        ):
+            await _handle_here(consumer, handlers, message)
         else:
             async with message.processing():
                 await handlers.handle(message)
 
 
-async def _handle_last(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
-    """Handle a message that the broker would not deliver again."""
-    try:
-        await handlers.handle(message)
-    except (Exception, asyncio.CancelledError) as error:
-        if is_our_cancellation(error):
-            raise
-        log.exception("handling %r failed %d times", message, message.attempt)
-        await _given_up(consumer, handlers, message)
-    else:
-        message.ack()
-
-
 async def _given_up(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
     """What becomes of a message whose handler has failed for the last time: ``on_dead`` handles it, or it is a dead letter.
 
-    ``on_dead`` is called again after a failure, as a handler is: nobody else would compensate. The worker is free while the message waits, and a
-    message that waits at the end of the app is delivered again to another member.
+    ``on_dead`` is called again after a failure, as a handler is: nobody else would compensate. The worker is free while the message waits,
+    and a message that waits at the end of the app is delivered again to another member.
     """
     if handlers.dead is not None:
-        calls, failures = handlers.dead_failures.pop(id(message), (0, 0))
+        calls, failures = message._dead_calls
         try:
             await handlers.dead(message)
         except (Exception, asyncio.CancelledError) as error:
@@ -587,7 +538,7 @@ async def _given_up(consumer: Consumer, handlers: _Handlers, message: Message) -
                 failures += 1
                 log.exception("on_dead failed for %r, %d of %d times", message, failures, DEAD_CALLS)
             if failures < DEAD_CALLS:
-                handlers.dead_failures[id(message)] = (calls + 1, failures)
+                message._dead_calls = DeadCalls(calls + 1, failures)
                 consumer.again(message, pause_s(calls + 1))
                 return
         else:
@@ -600,14 +551,18 @@ async def _given_up(consumer: Consumer, handlers: _Handlers, message: Message) -
     consumer.handled(message)
 
 
-async def _handle_in_order(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
-    """Handle a message with a sharding key. A failed one is retried in this process: a redelivery by the broker would come
-    after later messages of the key. The worker is free while the message waits."""
+async def _handle_here(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
+    """Handle a message that the broker would not deliver again, or one with a sharding key. That is retried in this process: a
+    redelivery by the broker would come after later messages of the key. The worker is free while the message waits."""
     try:
         await handlers.handle(message)
     except (Exception, asyncio.CancelledError) as error:
         if is_our_cancellation(error):
             raise
+        if message.sharding_key is None:
+            log.exception("handling %r failed %d times", message, message.attempt)
+            await _given_up(consumer, handlers, message)
+            return
         failures, retries = consumer.failed(message), consumer.spec.retries
         if failures <= retries:
             after_s = pause_s(failures)
@@ -629,11 +584,7 @@ async def _handle_in_order(consumer: Consumer, handlers: _Handlers, message: Mes
 async def _shut_down(consumers: Sequence[Consumer], workers: "Sequence[asyncio.Task[None]]") -> None:
     for consumer in consumers:
         consumer.stop()
-    if workers:
-        _, late = await asyncio.wait(workers, timeout=SHUTDOWN_S)
-        for task in late:
-            log.warning("a handler did not finish in %g s; its message goes to another member", SHUTDOWN_S)
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+    for _ in range(await end_tasks(workers, SHUTDOWN_S)):
+        log.warning("a handler did not finish in %g s; its message goes to another member", SHUTDOWN_S)
     for consumer in consumers:
         await consumer.close()

@@ -1,15 +1,21 @@
 """Argument validation at the public API: the error names the wrong value and what to pass instead.
 
 Without it a wrong type would surface as an ``AttributeError`` deep inside the client, or be sent to the broker.
+
+Notes are what an application says of a transaction to whoever may have to decide in its place. They travel as
+properties of each half message and decide nothing: ``halfmq tx`` and the check function show them.
 """
 
 import math
 from collections.abc import Collection, Sequence
+from typing import TypedDict
 
 from halfmq import limits
+from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import Prepared
 from halfmq.errors import InvalidName, UsageError
+from halfmq.model import properties as names
 from halfmq.model.ids import is_transaction_id
 
 
@@ -28,6 +34,12 @@ def checked_seconds(value: object, name: str, *, zero: bool = False, at_most: fl
     return value  # type: ignore[return-value]
 
 
+def checked_timeout(value: object) -> None:
+    """Raises UsageError if ``value``, the ``timeout`` of a call, is neither None nor a number of seconds above 0."""
+    if value is not None:
+        checked_seconds(value, "timeout")
+
+
 def checked_count(value: object, name: str, at_least: int) -> int:
     """``value`` if it is an int of ``at_least`` or more. Raises UsageError otherwise."""
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
@@ -42,6 +54,16 @@ def checked_text(value: object, name: str, hint: str) -> str:
     if "\x01" in value or "\x02" in value:
         raise UsageError(f"{name}={value!r} has a character that separates properties", hint=hint)
     return value
+
+
+def checked_note(value: object, name: str, at_most: int, hint: str, *, at_least: int = 0) -> str:
+    """``value`` if it is a text for people: ``at_least`` to ``at_most`` printable characters. Raises UsageError otherwise."""
+    text = checked_text(value, name, hint)
+    if not at_least <= len(text) <= at_most:
+        raise UsageError(f"{name} of {len(text)} characters", hint=hint)
+    if not text.isprintable():
+        raise UsageError(f"{name}={text!r} has characters that cannot be shown", hint=hint)
+    return text
 
 
 def checked_messages(messages: object) -> "Sequence[OutgoingMessage]":
@@ -89,3 +111,45 @@ def check_outbox(outbox: object) -> None:
     """Raises UsageError if ``outbox`` is not an ``Outbox``."""
     if any(getattr(outbox, name, None) is None for name in ("new_message_id", "bind_relay")):
         raise UsageError(f"{outbox!r} is not an outbox", hint="halfmq.sql.Outbox(metadata)")
+
+
+_ADVICE = "Outcome.COMMIT, Outcome.ROLLBACK, or None for no advice"
+_COMMENT = f"at most {limits.COMMENT_CHARS_MAX} printable characters, such as comment='ask the warehouse'"
+
+
+class Notes(TypedDict, total=False):
+    """Arguments of ``begin``, ``transaction``, ``prepare``, ``send_in_transaction`` and ``App.transaction``."""
+
+    #: If nobody can find out what happened: COMMIT or ROLLBACK. None: no advice.
+    advice: Outcome | None
+    #: For people: at most ``limits.COMMENT_CHARS_MAX`` printable characters.
+    comment: str
+
+
+class PrepareOptions(Notes, total=False):
+    """What a database integration passes from ``transaction(session, ...)`` to ``prepare`` as it came."""
+
+    #: The application's key for its local transaction, for the check function.
+    query_id: str
+    #: Seconds, for each of the two calls at the end of the block; None: the client's.
+    timeout: float | None
+
+
+def note_pairs(advice: object = None, comment: object = "") -> list[tuple[str, str]]:
+    """The properties that carry the notes; those that were not given are empty, and empty properties are not sent.
+
+    Raises:
+        UsageError: an argument is wrong.
+    """
+    if advice not in (None, Outcome.COMMIT, Outcome.ROLLBACK):
+        raise UsageError(f"advice={advice!r}", hint=_ADVICE)
+    text = checked_note(comment, "comment", limits.COMMENT_CHARS_MAX, _COMMENT)
+    return [
+        (names.HMQ_ADVICE, advice.name if isinstance(advice, Outcome) else ""),
+        (names.HMQ_COMMENT, text),
+    ]
+
+
+def advice_in(text: str) -> Outcome | None:
+    """The value of HMQ_ADVICE; None: there is none that is known."""
+    return {"COMMIT": Outcome.COMMIT, "ROLLBACK": Outcome.ROLLBACK}.get(text)

@@ -7,41 +7,42 @@ from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from halfmq import limits
 from halfmq.client import forks
 from halfmq.client.arguments import (
+    Notes,
     check_marker_table,
     check_outbox,
     checked_count,
     checked_ids,
     checked_messages,
+    checked_note,
     checked_prepared,
     checked_seconds,
     checked_text,
+    checked_timeout,
     checked_transaction_id,
+    note_pairs,
 )
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.connection_pool import CONNECT_TIMEOUT_S, PROBE_TIMEOUT_S, ConnectionPool
-from halfmq.client.connector import Address, Connector, TcpConnector, parse_url
+from halfmq.client.connector import Connector, TcpConnector
 from halfmq.client.context import ClientContext
-from halfmq.client.listener import TransactionListener, listener_name
+from halfmq.client.listener import TransactionListener, check_methods, listener_name
 from halfmq.client.log import log
 from halfmq.client.membership import HEARTBEAT_S, Membership
-from halfmq.client.notes import Notes, note_pairs
 from halfmq.client.outcome import Outcome
-from halfmq.client.outgoing import OutgoingMessage, checked_bodies, compose
-from halfmq.client.producer import Producer, unique_key
+from halfmq.client.outgoing import OutgoingMessage, checked_bodies, checked_composed, compose
+from halfmq.client.producer import Producer
 from halfmq.client.receipts import UNDECIDED, Prepared, Receipt, TransactionReceipt, Verdict
 from halfmq.client.routing import NameServers, Router
 from halfmq.client.unique_ids import UniqueIds
-from halfmq.client.user_code import RunBlocking, Threads, call
+from halfmq.client.user_code import RunBlocking, Threads, call, spawn
 from halfmq.errors import ConnectError, HalfmqError, UsageError
-from halfmq.model import properties as names
+from halfmq.model.address import Address, parse_servers
 from halfmq.model.ids import checked_name
-from halfmq.model.stored_message import SYS_PREPARED, StoredMessage, body_crc_of
 from halfmq.runtime.clock import Clock, SystemClock
 from halfmq.runtime.entropy import Entropy, SystemEntropy
 from halfmq.wire.remoting.codes import HMQ_DECISION, RequestCode, ResponseCode
@@ -54,9 +55,8 @@ if TYPE_CHECKING:
     from halfmq.client.coordinator import Coordinator
     from halfmq.client.fetched_checks import FetchedCheck
     from halfmq.client.group_member import GroupMember
-    from halfmq.client.marker_table import CheckFunction, MarkerTable, TransactionBlock
+    from halfmq.client.marker_table import BoundRelay, CheckFunction, MarkerTable, RunningRelay, TransactionBlock
     from halfmq.client.message import Message
-    from halfmq.client.outbox import BoundRelay, RunningRelay
     from halfmq.client.queue_puller import Feed
     from halfmq.client.request_reply import Requests
     from halfmq.client.tcc import AsyncTcc
@@ -99,6 +99,9 @@ class AsyncClient:
     ``connector``, ``clock``, ``entropy``, ``run_blocking``: replaced in tests and simulations.
     """
 
+    #: The class that the application made, for hints.
+    _face = "AsyncClient"
+
     def __init__(
         self,
         url: str,
@@ -116,7 +119,7 @@ class AsyncClient:
     ) -> None:
         self.url = url
         self.group = "" if group == "" else checked_name(group, "group", limits.GROUP_CHARS_MAX)
-        self._servers = parse_url(url)
+        self._servers = parse_servers(url)
         self._timeout_s = checked_seconds(timeout, "timeout")
         self._attempt_timeout_s = checked_seconds(attempt_timeout, "attempt_timeout")
         self._connect_timeout_s = checked_seconds(connect_timeout, "connect_timeout")
@@ -156,9 +159,7 @@ class AsyncClient:
         await self.connect()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def connect(self, *, wait: bool = True) -> None:
@@ -194,9 +195,10 @@ class AsyncClient:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the client is open and, as far as it knows, a broker answers and takes its consumers as members of their groups. No I/O: it
-        notices a request that timed out, a connection that was lost for as long as an attempt may take, and their end. ``healthy`` asks
-        a broker."""
+        """Whether the client is open and, as far as it knows, a broker answers and takes its consumers as members of their groups. No I/O:
+        it notices a request that timed out, a connection that was lost for as long as an attempt may take, and their end. ``healthy`` asks
+        a broker.
+        """
         return (
             self.is_open
             and not self._context.loop.is_closed()
@@ -331,8 +333,7 @@ class AsyncClient:
             return
         self._context.refuse_other_loop("this client")
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._finish(grace))
-            self._closing.add_done_callback(_report)  # perhaps no caller waits any more
+            self._closing = spawn(set(), self._finish(grace), "a task of the client failed")
         await asyncio.shield(self._closing)
 
     async def _finish(self, grace: float) -> None:
@@ -396,15 +397,15 @@ class AsyncClient:
         return dict(self._check_functions)
 
     async def undecided(self, ids: Collection[str]) -> set[str]:
-        """The subset of transaction ``ids`` that are still undecided at any broker, or whose verdict by an operator, a policy or a coordinator
-        was not compared with the marker yet: their markers must not be pruned.
+        """The subset of transaction ``ids`` that are still undecided at any broker, or whose verdict by an operator, a policy or a
+        coordinator was not compared with the marker yet: their markers must not be pruned.
 
         Pass it to ``MarkerTable.prune_async(session, ..., undecided=mq.undecided)``.
 
         Raises:
             ConnectError: a broker did not respond. UnsupportedCombination: an Apache RocketMQ broker has no such request.
         """
-        from halfmq.client.undecided import undecided_of
+        from halfmq.client.halfmq_requests import undecided_of
 
         self._here()
         return await undecided_of(self._context, checked_ids(ids))
@@ -463,7 +464,8 @@ class AsyncClient:
     ) -> Receipt:
         """Send one message and wait until the broker has stored it durably.
 
-        ``body``: bytes, str, or a JSON-serializable value; or an ``OutgoingMessage`` made by ``compose``, with its own tag, keys and delay.
+        ``body``: bytes, str, or a JSON-serializable value; or an ``OutgoingMessage`` made by ``compose``, with its own tag, keys and delay,
+        and nothing of them beside it.
         ``key``, ``keys``: for looking the message up. ``sharding_key``: messages with the same one stay in order. ``delay``: seconds until
         it becomes visible. ``timeout``: seconds.
 
@@ -472,11 +474,11 @@ class AsyncClient:
             ConnectError, RequestFailed, UsageError: nothing was stored.
         """
         self._here()
-        if timeout is not None:
-            checked_seconds(timeout, "timeout")
+        checked_timeout(timeout)
         if isinstance(body, OutgoingMessage):
-            if body.topic != topic:
-                raise UsageError(f"the message is for topic {body.topic}, not {topic}")
+            checked_composed(
+                body, topic, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
+            )
             return await self._producer.send(body, timeout)
         message = compose(
             topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
@@ -495,20 +497,22 @@ class AsyncClient:
     ) -> list[Receipt]:
         """Send many messages of one topic in batches. Returns one receipt per message, in order.
 
-        An element of ``bodies`` may be an ``OutgoingMessage`` made by ``compose``, with its own tag and keys. Each batch is
-        stored atomically, in one queue. The call as a whole is not atomic: use ``begin`` for that.
+        An element of ``bodies`` may be an ``OutgoingMessage`` made by ``compose``, with its own tag and keys; those here are for the
+        others. Each batch is stored atomically, in one queue. The call as a whole is not atomic: use ``begin`` for that.
 
         Raises: as ``send``; earlier batches are stored.
         """
         self._here()
-        if timeout is not None:
-            checked_seconds(timeout, "timeout")
-        checked_bodies(bodies)
+        checked_timeout(timeout)
+        several = list(checked_bodies(bodies))
+        composed = [body for body in several if isinstance(body, OutgoingMessage)]
+        if composed and len(composed) == len(several):
+            checked_composed(composed[0], composed[0].topic, tag=tag, keys=keys, properties=properties)
         messages = [
             body
             if isinstance(body, OutgoingMessage)
             else compose(topic, body, tag=tag, keys=keys, properties=properties)
-            for body in bodies
+            for body in several
         ]
         if any(message.topic != topic for message in messages):
             raise UsageError("send_many sends to one topic", hint="call it once for each topic")
@@ -528,12 +532,12 @@ class AsyncClient:
     ) -> "Message":
         """Send a message whose consumer replies to it (``message.reply``), and return the reply. Works with RocketMQ's request-reply.
 
-        ``timeout``: seconds in all. The other arguments: as for ``send``. It is a stored message, and may be delivered several times; its reply is
-        the first that arrives. A client waits for at most 10,000 replies at once.
+        ``timeout``: seconds in all. The other arguments: as for ``send``. It is a stored message, and may be delivered several times; its
+        reply is the first that arrives. A client waits for at most 10,000 replies at once.
 
         Raises:
-            NoReply: it is stored, and no reply that can be read came in time, or the client was closed: it may have been handled, or will be. Look there before you
-                send another one.
+            NoReply: it is stored, and no reply that can be read came in time, or the client was closed: it may have been handled, or will
+                be. Look there before you send another one.
             SendTimeout: it may be stored, and no reply came. ConnectError, RequestFailed, UsageError: nothing was stored.
         """
         self._here()
@@ -579,8 +583,7 @@ class AsyncClient:
         Raises: see ``Transactions.prepare``.
         """
         context = self._here()
-        if timeout is not None:
-            checked_seconds(timeout, "timeout")
+        checked_timeout(timeout)
         context.refuse_if_away()
         whole = context.attempts(f"prepare of {tx_id}", timeout)
         registering = self._start_registration()
@@ -616,8 +619,7 @@ class AsyncClient:
             UsageError: the client has no group, or the name is invalid.
         """
         context = self._here()
-        if not self.group:
-            raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
+        self._require_group()
         from halfmq.client.coordinator import Coordinator
 
         return Coordinator(context, self._transactions, self._start_registration, self.group, name)
@@ -666,38 +668,46 @@ class AsyncClient:
         ``checked_elsewhere``: another process of the group has the check. ``timeout``: seconds, for each of the two calls at the end of the
         block; by default the client's.
 
-        ``advice`` (``Outcome.COMMIT`` or ``ROLLBACK``) and ``comment`` (at most 200 printable characters) are for whoever must decide in the
-        application's place; ``halfmq tx list`` and ``tx show`` show them as long as the transaction is undecided.
+        ``advice`` (``Outcome.COMMIT`` or ``ROLLBACK``) and ``comment`` (at most 200 printable characters) are for whoever must decide in
+        the application's place; ``halfmq tx list`` and ``tx show`` show them as long as the transaction is undecided.
 
         Raises:
             UsageError: no check is registered under ``name``, or an argument is wrong; nothing was done.
             ConnectError: no broker answers (see ``is_ready``); nothing was done.
         """
         self._here()
-        if not self.group:
-            raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
-        checked_text(name, "name", "the name of its check")
-        checked_text(query_id, "query_id", "the key for its check, such as str(order.id)")
         from halfmq.client.transaction_block import AsyncTransaction
 
+        named: dict[str, Any] = {
+            "query_id": query_id, "tx_id": tx_id, "checked_elsewhere": checked_elsewhere, "timeout": timeout, **notes,
+        }  # fmt: skip
+        self._refuse_begin(name, **named)
+        return AsyncTransaction(self, self.verdicts, name, topic=topic, **named)
+
+    def _refuse_begin(
+        self,
+        name: str,
+        *,
+        query_id: str = "",
+        tx_id: str = "",
+        checked_elsewhere: bool = False,
+        timeout: float | None = None,
+        **_others: Any,
+    ) -> None:
+        """Check the arguments of ``begin``. Raises: as it."""
+        self._require_group()
+        checked_text(name, "name", "the name of its check")
+        checked_text(query_id, "query_id", "the key for its check, such as str(order.id)")
         if tx_id != "":
             checked_transaction_id(tx_id)
         if name and not checked_elsewhere:
             self._require_check(name, f"mq.add_check({name!r}, check)")
-        if timeout is not None:
-            checked_seconds(timeout, "timeout")
+        checked_timeout(timeout)
         self._context.refuse_if_away()
-        return AsyncTransaction(
-            self,
-            self._transactions.verdicts,
-            name,
-            topic=topic,
-            query_id=query_id,
-            tx_id=tx_id,
-            checked_elsewhere=checked_elsewhere,
-            timeout=timeout,
-            **notes,
-        )
+
+    def _require_group(self, what: str = "transactions need a group") -> None:
+        if not self.group:
+            raise UsageError(what, hint=f'{self._face}(url, group="orders")')
 
     def _require_check(self, name: str, remedy: str) -> None:
         """Raise UsageError if no check can be answered for ``name``.
@@ -724,11 +734,12 @@ class AsyncClient:
     ) -> "AbstractAsyncContextManager[TransactionBlock]":
         """A block that commits a database session and its messages with one outcome; see ``halfmq.sql.MarkerTable``.
 
-        Call ``answer_checks(markers, sessions)`` once before. ``checked_elsewhere``: another process of the group has. ``timeout``: seconds,
-        for each of the two calls at the end of the block, during the first of which it holds its database connection; by default the
-        client's. ``options``: ``query_id``, ``advice`` and ``comment``, as for ``begin``.
+        Call ``answer_checks(markers, sessions)`` once before. ``checked_elsewhere``: another process of the group has. ``timeout``:
+        seconds, for each of the two calls at the end of the block, during the first of which it holds its database connection; by default
+        the client's. ``options``: ``query_id``, ``advice`` and ``comment``, as for ``begin``.
 
-        ``outbox``: a ``halfmq.sql.Outbox`` in the database of ``markers``. If the broker does not take the messages within ``timeout``, they
+        ``outbox``: a ``halfmq.sql.Outbox`` in the database of ``markers``. If the broker does not take the messages within ``timeout``,
+        they
         are committed as its rows, for a relay: with the same message ids, and ``tx.receipt.path`` says so. They are not in order with those
         that go to the broker.
 
@@ -737,7 +748,7 @@ class AsyncClient:
             ConnectError: no broker answers (see ``is_ready``), and there is no ``outbox``; the session was not used.
         """
         self._here()
-        options = self._transaction_options(markers, outbox, checked_elsewhere, timeout, options)
+        options = self._transaction_options(markers, outbox, checked_elsewhere, timeout, **options)
         return markers.bind_async(self, session, **options)
 
     def _transaction_options(
@@ -746,18 +757,16 @@ class AsyncClient:
         outbox: Any = None,
         checked_elsewhere: bool = False,
         timeout: float | None = None,
-        options: Mapping[str, Any] = MappingProxyType({}),
+        **options: Any,
     ) -> dict[str, Any]:
         """The options of ``MarkerTable.bind`` for the arguments of ``transaction``. Raises: as it."""
-        if not self.group:
-            raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
+        self._require_group()
         checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
         note_pairs(options.get("advice"), options.get("comment", ""))
         check_marker_table(markers)
         if not checked_elsewhere:
             self._require_check(markers.name, "mq.answer_checks(markers, sessions)")
-        if timeout is not None:
-            checked_seconds(timeout, "timeout")
+        checked_timeout(timeout)
         if outbox is None:
             self._context.refuse_if_away()
             return {**options, "timeout": timeout}
@@ -788,7 +797,7 @@ class AsyncClient:
         self._here()
         from halfmq.client.tcc import TIMEOUT_MAX_S, AsyncTcc
 
-        options = self._transaction_options(markers, None, checked_elsewhere, None, options)
+        options = self._transaction_options(markers, None, checked_elsewhere, **options)
         timeout_s = checked_seconds(timeout, "timeout", at_most=TIMEOUT_MAX_S)
         return AsyncTcc(
             self, session, timeout_s, lambda calls: markers.bind_async(calls, session, **options), self._run_blocking
@@ -797,16 +806,17 @@ class AsyncClient:
     async def fence(self, tx_id: str, *, group: str, broker: str, since: int) -> Verdict:
         """What the global transaction ``tx_id`` of ``group`` is; one that nobody has prepared is rolled back, so that nobody can.
 
-        For participants of Try/Confirm/Cancel, before they cancel: COMMITTED: drop the cancel, since the confirm comes. UNDECIDED: ask again
-        later. ROLLED_BACK: cancel. The arguments are fields of a ``Branch``; ``@app.consumer(..., barrier=barrier)`` does all of this.
+        For participants of Try/Confirm/Cancel, before they cancel: COMMITTED: drop the cancel, since the confirm comes. UNDECIDED: ask
+        again later. ROLLED_BACK: cancel. The arguments are fields of a ``Branch``; ``@app.consumer(..., barrier=barrier)`` does all of
+        this.
 
         Raises:
             RequestFailed: past retention, so that the verdict is not known any more; or the broker cannot do it at the moment.
             ConnectError: no answer; ask again. UnsupportedCombination: an Apache RocketMQ broker has no such request.
         """
         context = self._here()
-        from halfmq.client.fence import fence_at
-        from halfmq.wire.remoting.fence import FenceFields
+        from halfmq.client.halfmq_requests import fence_at
+        from halfmq.wire.remoting.coordinators import FenceFields
 
         checked_transaction_id(tx_id)
         for text, name in ((group, "group"), (broker, "broker")):
@@ -820,17 +830,13 @@ class AsyncClient:
 
     async def _place_of_tcc(self, topic: str) -> tuple[str, int]:
         """The broker for a transaction that confirms with ``topic``, and the end of its log."""
-        from halfmq.client.fence import position_at
+        from halfmq.client.halfmq_requests import position_at
 
         context = self._here()
         context.refuse_if_away()
-        attempts = context.attempts(f"finding a broker for {topic}")
-        while True:
-            try:
-                route = await attempts.within(context.router.publish_route(topic))
-                break
-            except (ConnectError, NotSent) as error:
-                await attempts.lost(error)
+        route = await context.attempts(f"finding a broker for {topic}").find(
+            lambda: context.router.publish_route(topic)
+        )
         broker = context.rng.choice(route.writable).broker
         return broker, await position_at(context, broker)
 
@@ -850,7 +856,9 @@ class AsyncClient:
             UsageError: an argument is wrong, the tables do not exist, or the client has no group and there is no ``to``.
         """
         self._here()
-        return bound_relay(self, outbox, sessions, to, options).running()
+        check_outbox(outbox)
+        relay: BoundRelay = outbox.bind_relay(self, sessions, to=to, **options)
+        return relay.running()
 
     async def send_in_transaction(
         self,
@@ -879,28 +887,19 @@ class AsyncClient:
             BaseException: of ``execute``, unchanged. The check decides, since the local COMMIT may have succeeded without
                 a response.
         """
-        from halfmq.client.transaction_block import checked_outcome, raised
+        from halfmq.client.transaction_block import send_by_listener
 
         if tx_id != "":
             checked_transaction_id(tx_id)
         self.add_listener(listener)
-        outgoing = compose(
-            topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
-        )
-        tx_id = tx_id or self.new_transaction_id()
-        verdicts = self._transactions.verdicts
-        verdicts.opened(tx_id)
-        try:
-            prepared = await self.prepare([outgoing], tx_id=tx_id, name=listener_name(listener), **notes)
-            message = message_of(outgoing, prepared, self._clock.wall_ms())
-            try:
-                said = await call(self._run_blocking, listener.execute, message, arg)
-            except BaseException as error:
-                self._transactions.tell_unknown(prepared, raised("execute", error))
-                raise
-            return await self.finish(prepared, checked_outcome(said, f"{type(listener).__name__}.execute"))
-        finally:
-            verdicts.left_open(tx_id)
+
+        async def execute(message: "Message") -> object:
+            return await call(self._run_blocking, listener.execute, message, arg)
+
+        return await send_by_listener(
+            self, self, listener, execute, topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key,
+            delay=delay, properties=properties, tx_id=tx_id, **notes,
+        )  # fmt: skip
 
     async def finish(self, prepared: Prepared, outcome: Outcome, remark: str = "") -> TransactionReceipt:
         """Send ``outcome`` to the broker: ``commit``, ``rollback``, or UNKNOWN (a receipt with UNDECIDED). Raises as ``commit``.
@@ -927,6 +926,7 @@ class AsyncClient:
         """Answer checks with ``listener.check``. Call it at application start, so that checks are answered after a crash too."""
         from halfmq.client.check_listener import check_of
 
+        check_methods(listener, awaits=True)
         self.add_check(listener_name(listener), check_of(listener.check))
 
     def add_check(self, name: str, check: "CheckFunction") -> None:
@@ -935,8 +935,7 @@ class AsyncClient:
         May be called before the client is opened. The empty name is for transactions without a name, such as those of Java
         clients in the same group.
         """
-        if not self.group:
-            raise UsageError("checks are for a group", hint='AsyncClient(url, group="orders")')
+        self._require_group("checks are for a group")
         checked_text(name, "name", "the name that its transactions are begun with")
         from halfmq.client.shapes import CHECK, check_shape
 
@@ -978,25 +977,24 @@ class AsyncClient:
     async def report_outcome(self, tx_id: str, outcome: Outcome, source: str) -> bool:
         """Say what another database did in a transaction of this group that is settled. Returns whether it agrees with the verdict.
 
-        For whoever holds such an outcome, as the coordinator of a transaction with several databases. A contradiction changes no verdict: the
-        broker keeps it as a finding, which ``halfmq tx damaged`` shows until an operator lets the broker forget it. ``source``: who says so,
-        at most 64 characters, such as "bank A".
+        For whoever holds such an outcome, as the coordinator of a transaction with several databases. A contradiction changes no verdict:
+        the
+        broker keeps it as a finding, which ``halfmq tx damaged`` shows until an operator lets the broker forget it. ``source``: who says
+        so, at most 64 characters, such as "bank A".
 
         Raises:
             TransactionUndecided: it has no verdict yet.
             RequestFailed: no broker knows it, or its verdict is past retention. SendTimeout, ConnectError: no answer; call it again.
         """
-        from halfmq.client.comparisons import report
+        from halfmq.client.halfmq_requests import report
 
         context = self._here()
-        if not self.group:
-            raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
+        self._require_group()
         checked_transaction_id(tx_id)
         if outcome not in (Outcome.COMMIT, Outcome.ROLLBACK):
             raise UsageError(f"outcome={outcome!r}", hint="Outcome.COMMIT or Outcome.ROLLBACK")
-        hint = f'1 to {limits.COMPARISON_SOURCE_CHARS_MAX} characters, such as source="bank A"'
-        if not 0 < len(checked_text(source, "source", hint)) <= limits.COMPARISON_SOURCE_CHARS_MAX:
-            raise UsageError(f"source={source!r}", hint=hint)
+        most = limits.COMPARISON_SOURCE_CHARS_MAX
+        checked_note(source, "source", most, f'1 to {most} printable characters, such as source="bank A"', at_least=1)
         return await report(context, self.group, tx_id, outcome, source)
 
     async def _register_for_checks(self) -> None:
@@ -1008,8 +1006,7 @@ class AsyncClient:
     def _start_registration(self) -> "asyncio.Task[None] | None":
         """The task that registers at the brokers; None if not needed."""
         self._here()
-        if not self.group:
-            raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
+        self._require_group()
         if self._fetches_checks:
             self._start_fetching()
             return None
@@ -1042,8 +1039,7 @@ class AsyncClient:
         from halfmq.client.fetched_checks import fetch_any
 
         context = self._here()
-        if not self.group:
-            raise UsageError("checks are for a group", hint='AsyncClient(url, group="orders")')
+        self._require_group("checks are for a group")
         if checked_count(count, "count", 1) > limits.CHECK_POLL_CHECKS_MAX:
             raise UsageError(
                 f"count={count}: a broker hands out {limits.CHECK_POLL_CHECKS_MAX} checks at once at most",
@@ -1207,27 +1203,7 @@ class AsyncClient:
                 log.debug("heartbeat to %s: %s", address, error)
 
     def _spawn(self, work: "Coroutine[Any, Any, None]") -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(_report)
-        return task
-
-
-def bound_relay(client: AsyncClient, outbox: Any, sessions: Any, to: Any, options: Mapping[str, Any]) -> "BoundRelay":
-    """A relay of ``outbox``, with the settings of ``client``.
-
-    Raises:
-        UsageError: see ``AsyncClient.relay``.
-    """
-    check_outbox(outbox)
-    bound: BoundRelay = outbox.bind_relay(client, sessions, to=to, **options)
-    return bound
-
-
-def _report(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("a task of the client failed", exc_info=task.exception())
+        return spawn(self._tasks, work, "a task of the client failed")
 
 
 def _host() -> str:
@@ -1247,29 +1223,3 @@ def environment(options: dict[str, Any]) -> tuple[str]:
         raise UsageError("no server is configured", hint="set HALFMQ_URL=rocketmq://host:9876, or NAMESRV_ADDR")
     options.setdefault("group", os.environ.get("HALFMQ_GROUP", ""))
     return (url,)
-
-
-def message_of(outgoing: OutgoingMessage, prepared: Prepared, now_ms: int) -> "Message":
-    """The half message that is passed to ``TransactionListener.execute``, with the same properties as later in ``check``."""
-    from halfmq.client.message import Message
-
-    half = prepared.halves[0]
-    own = names.encode([(names.PGROUP, prepared.group), (names.HMQ_TX_ID, prepared.tx_id), (names.TRAN_MSG, "true")])
-    properties = names.append(outgoing.properties, unique_key(half.message_id) + own)
-    stored = StoredMessage(
-        topic=outgoing.topic,
-        queue_id=0,
-        queue_offset=half.half_index,
-        flag=0,
-        sys_flag=SYS_PREPARED,
-        born_time_ms=now_ms,
-        born_host=bytes(8),
-        store_time_ms=now_ms,
-        store_host=bytes(8),
-        reconsume_times=0,
-        prepared_offset=half.log_offset,
-        body=outgoing.body,
-        body_crc=body_crc_of(outgoing.body),
-        properties=properties,
-    )
-    return Message(stored, half.log_offset, outgoing.body)

@@ -1,7 +1,7 @@
 """``Branch``: one call of one participant in a global transaction of Try/Confirm/Cancel, as it travels with messages and requests."""
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.client.message import Message
@@ -27,25 +27,6 @@ _PROPERTIES: Final = {
 }  # fmt: skip
 
 
-class BranchCall(Protocol):
-    """The part of ``Branch`` that a barrier uses."""
-
-    @property
-    def gid(self) -> str:
-        """The global transaction id."""
-        ...
-
-    @property
-    def branch(self) -> str:
-        """The branch in it."""
-        ...
-
-    @property
-    def op(self) -> str:
-        """``try``, ``confirm`` or ``cancel``."""
-        ...
-
-
 class Branch(NamedTuple):
     """A call of a branch. Give it to ``Barrier.once``.
 
@@ -67,7 +48,9 @@ class Branch(NamedTuple):
         Raises:
             UsageError: it is none; ``t.call`` sends those that are.
         """
-        return cls._read({name: message.properties.get(of, "") for name, of in _PROPERTIES.items()}, repr(message))
+        if not isinstance(message, Message):
+            raise UsageError(f"{_shown(message)} is no message", hint="Branch.of(message) of a consumed message")
+        return cls._read({name: message.properties.get(of, "") for name, of in _PROPERTIES.items()}, repr(message), str)
 
     @classmethod
     def from_headers(cls, headers: Mapping[str, str]) -> "Branch":
@@ -83,7 +66,7 @@ class Branch(NamedTuple):
                 f"{headers!r} are no headers", hint="a mapping of str to str, such as dict(request.headers)"
             )
         given = {name.lower(): value for name, value in headers.items()}
-        return cls._read({name: given.get(_header(of), "") for name, of in _PROPERTIES.items()}, "the request")
+        return cls._read({name: given.get(_header(of), "") for name, of in _PROPERTIES.items()}, "the request", _header)
 
     def headers(self) -> dict[str, str]:
         """For an HTTP request to the participant: ``{"hmq-tcc-id": ..., ...}``. Proxies drop names with underscores, so there are none."""
@@ -94,8 +77,8 @@ class Branch(NamedTuple):
         return OwnProperties({_PROPERTIES[name]: str(value) for name, value in self._asdict().items()})
 
     @classmethod
-    def _read(cls, texts: dict[str, str], what: str) -> "Branch":
-        missing = [_PROPERTIES[name] for name, text in texts.items() if not text]
+    def _read(cls, texts: dict[str, str], what: str, shown: Callable[[str], str]) -> "Branch":
+        missing = [shown(_PROPERTIES[name]) for name, text in texts.items() if not text]
         since = texts.pop("since")
         if missing or not (since.isascii() and since.isdigit() and len(since) <= _POSITION_CHARS_MAX):
             raise UsageError(
@@ -107,7 +90,7 @@ class Branch(NamedTuple):
         return read
 
 
-def checked_branch(call: BranchCall, what: str = "this") -> None:
+def checked_branch(call: Branch, what: str = "this") -> None:
     """Raise UsageError unless ``call`` is one that a barrier can have as a row. ``what`` is said to be none."""
     gid, branch, op = (getattr(call, name, None) for name in ("gid", "branch", "op"))
     wrong = f"it is {_shown(call)}" if gid is None else ""

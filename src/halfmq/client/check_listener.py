@@ -10,15 +10,15 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
+from halfmq.client.arguments import advice_in
 from halfmq.client.connection import Connection, NoAnswer
 from halfmq.client.log import log
 from halfmq.client.marker_table import CheckFunction
 from halfmq.client.message import Message
-from halfmq.client.notes import advice_in
 from halfmq.client.outcome import Outcome
 from halfmq.client.transaction import REMARK_CHARS_MAX
 from halfmq.client.transaction_block import Transaction, checked_outcome
-from halfmq.client.user_code import RunBlocking, call, is_our_cancellation
+from halfmq.client.user_code import RunBlocking, call, end_tasks, is_our_cancellation, spawn
 from halfmq.client.verdicts import Verdicts
 from halfmq.errors import HalfmqError, ProtocolError
 from halfmq.model import properties as names
@@ -93,10 +93,8 @@ class CheckListener:
             self.counts["dropped"] += 1
             return
         self._busy.add(key)
-        task = asyncio.get_running_loop().create_task(self._answer(connection, transaction, half, fields))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: self._done(key))
+        answering = self._answer(connection, transaction, half, fields)
+        spawn(self._tasks, answering, "answering a check failed").add_done_callback(lambda _: self._done(key))
 
     def _done(self, key: tuple[str, str]) -> None:
         self._busy.discard(key)
@@ -183,12 +181,7 @@ class CheckListener:
 
     async def close(self, grace_s: float) -> None:
         """Wait up to ``grace_s`` seconds for running checks, then cancel the rest."""
-        if not self._tasks:
-            return
-        _, late = await asyncio.wait(self._tasks, timeout=grace_s)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await end_tasks(self._tasks, grace_s)
 
 
 def _read(request: Request[Any]) -> tuple[Transaction, PulledMessage, CheckFields]:

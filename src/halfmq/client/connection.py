@@ -7,35 +7,34 @@ Frames of one event-loop turn are written together.
 """
 
 import asyncio
-import socket
 from collections.abc import Callable, Mapping
+from ipaddress import IPv4Address
 from math import inf
 from typing import Any, Final, cast
 
-import msgspec
-
-from halfmq.client.connector import Address
+from halfmq.client.connector import Exchange, decode
 from halfmq.client.forks import detach_in_children
 from halfmq.client.log import log
 from halfmq.client.pending import Pending
 from halfmq.errors import ProtocolError
+from halfmq.model.address import Address, ip_of
 from halfmq.wire.remoting import header
 from halfmq.wire.remoting.codes import ResponseCode
-from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import Request
 
 Answer = Request[Mapping[str, str]]
 #: Called with each request from the server (a check, a membership change, ...). Must not block.
 OnPush = Callable[["Connection", Request[Any]], None]
 OnLost = Callable[["Connection"], None]
-#: Called when a request has timed out and nothing was heard since it was written. True: it asks on this connection until it hears something.
+#: Called when a request has timed out and nothing was heard since it was written. True: it asks on this connection until it hears
+#: something.
 OnSilent = Callable[["Connection"], bool]
 
 #: A connection on which nothing is heard for this long after a request is given up, seconds.
 _SILENT_S: Final = 3.0
 #: Unanswered requests whose late answer somebody wants; older ones are forgotten.
 _LATE_MAX: Final = 1_000
-_OPAQUE_MASK: Final = 0x7FFFFFFF
+_LOOPBACK: Final = IPv4Address("127.0.0.1")
 
 
 class NotSent(Exception):
@@ -70,14 +69,15 @@ class Connection(asyncio.Protocol):
         #: Set by who asked it then, and got no answer either.
         self.is_silent = False
         #: Local IP address, packed; part of message ids.
-        self.local_ip = b"\x7f\x00\x00\x01"
+        self.local_ip = _LOOPBACK.packed
         self._loop = loop
         self._on_push = on_push
         self._on_lost = on_lost
         self._on_silent = on_silent
-        self._splitter = FrameSplitter()
+        self._exchange = Exchange()
+        #: A new request number, for ``call``.
+        self.next_opaque = self._exchange.next_opaque
         self._transport: asyncio.Transport | None = None
-        self._opaque = 0
         #: Written requests by opaque.
         self._waiting: Pending[int, Answer] = Pending(loop, self._timed_out, self._when_timed_out)
         #: By opaque: who wants the answer to a request that has timed out.
@@ -88,11 +88,6 @@ class Connection(asyncio.Protocol):
         self._heard_at = loop.time()
 
     # --- requests -------------------------------------------------------------------------------------------------
-
-    def next_opaque(self) -> int:
-        """A new request number, for ``call``."""
-        self._opaque = opaque = (self._opaque + 1) & _OPAQUE_MASK
-        return opaque
 
     def call(self, opaque: int, frame: bytes, timeout_s: float) -> "asyncio.Future[Answer]":
         """Write ``frame`` and return a future for its response. ``opaque`` must come from ``next_opaque``.
@@ -129,16 +124,6 @@ class Connection(asyncio.Protocol):
             timeout_s = deadline - self._loop.time()
         opaque = self.next_opaque()
         return await self.call(opaque, header.encode_request(code, opaque, ext, body), timeout_s)
-
-    def tell(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
-        """Send a one-way request; there is no response.
-
-        Raises:
-            NotSent: the connection is closed.
-        """
-        if self.closed:
-            raise NotSent(f"the connection to {self.address} is closed")
-        self._write(header.encode_request(code, self.next_opaque(), ext, body, oneway=True))
 
     def send_oneway_frame(self, frame: bytes) -> None:
         """Send an encoded one-way frame. Raises NotSent if the connection is closed."""
@@ -200,7 +185,7 @@ class Connection(asyncio.Protocol):
         self._heard_at = self._loop.time()
         name = transport.get_extra_info("sockname")
         if name:
-            self.local_ip = _packed_ip(name[0])
+            self.local_ip = (ip_of(name[0]) or _LOOPBACK).packed
         detach_in_children(self)
 
     def descriptor(self) -> int:
@@ -214,9 +199,9 @@ class Connection(asyncio.Protocol):
             self.is_in_doubt = self.is_silent = False
             self.silent_from = inf
         try:
-            for frame in self._splitter.feed(data):
+            for frame in self._exchange.frames(data):
                 try:
-                    message = _decode(frame)
+                    message = decode(frame)
                 except header.InvalidHeader as error:
                     log.warning("a request of %s cannot be read: %s", self.address, error)
                     self.answer(error.request, ResponseCode.SYSTEM_ERROR, str(error))
@@ -270,28 +255,3 @@ class Connection(asyncio.Protocol):
         self._waiting.end(lambda: NoAnswer(why))
         self._writable.set()
         self._on_lost(self)
-
-
-#: Fast path. Strict: whatever it rejects goes to ``header.decode``, so both read the same.
-_read_answer: Final = msgspec.json.Decoder(Request[dict[str, str]]).decode
-
-
-def _decode(frame: bytes) -> Request[Any]:
-    """``header.decode`` with a fast path for the common case, a response with a JSON header."""
-    if frame[:1] == b"\0":
-        end = 4 + int.from_bytes(frame[1:4], "big")
-        try:
-            answer = _read_answer(frame[4:end])
-        except (msgspec.MsgspecError, ValueError):
-            return header.decode(frame)
-        if answer.is_response and end <= len(frame):
-            answer.body = frame[end:]
-            return answer
-    return header.decode(frame)
-
-
-def _packed_ip(text: str) -> bytes:
-    try:
-        return socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text.partition("%")[0])
-    except OSError:
-        return b"\x7f\x00\x00\x01"

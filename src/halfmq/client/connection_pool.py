@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from halfmq.client.connection import Connection, NoAnswer, NotSent, OnPush, OnSilent
-from halfmq.client.connector import Address, Connector
+from halfmq.client.connector import Connector
 from halfmq.client.log import log
 from halfmq.errors import ConnectError
+from halfmq.model.address import Address
 
 #: Runs on each new connection before it is used: the first heartbeat.
 Introduce = Callable[[Connection], Awaitable[None]]

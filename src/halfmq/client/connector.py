@@ -1,27 +1,22 @@
-"""Opening connections: the only place in the client that opens a socket.
+"""What the connections under an event loop (``connection``) and under a plain socket (``blocking``) share: how a socket
+is opened, which is done nowhere else outside of the broker, and how requests are numbered and responses split and
+decoded, without I/O.
 
+A response names its request by ``opaque``; who waits for it, and what is done about one that comes late, is theirs.
 Tests and simulations pass another ``Connector`` to run the client on a simulated network.
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
-from ipaddress import IPv6Address
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
-from halfmq.errors import UsageError
-from halfmq.model.urls import has_credentials, server_host, shown_url
+import msgspec
 
-DEFAULT_PORT: Final = 9876
-
-
-class Address(NamedTuple):
-    """Host and TCP port of a server; ``str`` gives ``host:port`` or ``[v6]:port``."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+from halfmq.model.address import Address
+from halfmq.wire.remoting import header
+from halfmq.wire.remoting.frame import FrameSplitter
+from halfmq.wire.remoting.header import Request
 
 
 class Connector(Protocol):
@@ -44,58 +39,54 @@ class TcpConnector:
         await asyncio.get_running_loop().create_connection(protocol, address.host, address.port)
 
 
-_NO_HOST: Final = frozenset("?#%/\\&= \t")
-
-
-def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
-    """Parse ``host``, ``host:port`` or ``[v6]:port``.
+def open_socket(address: Address, connect_s: float, answer_s: float) -> socket.socket:
+    """A connected blocking socket; timeouts for connecting and for each later call, seconds.
 
     Raises:
-        UsageError: not an address.
+        OSError: refused, unreachable, name unknown, no answer in time.
     """
-    host, separator, port = text.strip().rpartition(":")
-    if not separator or (text.count(":") > 1 and not text.strip().startswith("[")):
-        host, port = text.strip(), str(default_port)
-    host = server_host(host)
-    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        # The text after the colon is not shown: with a missing host it may be a password.
-        raise UsageError(f"what follows {shown_url(host)!r} is not the port of an address", hint="host:port")
-    if ":" not in host and not _NO_HOST.isdisjoint(host):  # not shown: a password may be behind it
-        raise UsageError("an address has a character that no host name has", hint="rocketmq://host:port[;host:port]")
-    if ":" in host and not _is_v6(host):
-        raise UsageError("an address with several colons is not an IPv6 address", hint="host:port, or [v6]:port")
-    return Address(host, int(port))
+    stream = socket.create_connection(address, connect_s)
+    stream.settimeout(answer_s)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return stream
 
 
-def _is_v6(host: str) -> bool:
-    try:
-        IPv6Address(host)
-    except ValueError:
-        return False
-    return True
+_OPAQUE_MASK: Final = 0x7FFFFFFF
 
 
-def parse_url(url: str) -> tuple[Address, ...]:
-    """The name servers of ``rocketmq://host:port[;host:port]``. Several may be separated by ``;`` or ``,``.
+class Exchange:
+    """The numbers and the frames of one connection. After a ``BrokenFrame`` the caller must close it."""
 
-    A bare ``host:port`` is accepted too, the format of NAMESRV_ADDR.
+    __slots__ = ("_opaque", "frames")
 
-    Raises:
-        UsageError: another scheme, no address, or credentials, which are not supported. Messages never show a password.
-    """
-    if not isinstance(url, str):
-        raise UsageError(f"{type(url).__name__} is no address", hint='"rocketmq://host:port", or Client.from_env()')
-    if has_credentials(url):
-        raise UsageError(
-            f"the URL {shown_url(url)} has a user or a password, which halfmq does not support",
-            hint="rocketmq://host:port",
-        )
-    scheme, separator, rest = url.strip().partition("://")
-    if not separator:
-        scheme, rest = "rocketmq", scheme
-    if scheme != "rocketmq":
-        raise UsageError(f"scheme {scheme!r} is not supported", hint="rocketmq://host:port[;host:port]")
-    addresses = tuple(parse_address(part) for part in rest.rstrip("/").replace(",", ";").split(";") if part.strip())
-    if not addresses:
-        raise UsageError(f"{shown_url(url)!r} names no server", hint="rocketmq://host:port[;host:port]")
-    return addresses
+    def __init__(self) -> None:
+        #: Splits received bytes into frames, for ``decode``.
+        self.frames = FrameSplitter().feed
+        self._opaque = 0
+
+    def next_opaque(self) -> int:
+        """The number of a new request."""
+        self._opaque = opaque = (self._opaque + 1) & _OPAQUE_MASK
+        return opaque
+
+    def is_asked(self, answer: Request[Any]) -> bool:
+        """Whether it is a response, to a request of this connection."""
+        return answer.is_response and 0 < answer.opaque <= self._opaque
+
+
+#: Fast path. Strict: whatever it rejects goes to ``header.decode``, so both read the same.
+_read_answer: Final = msgspec.json.Decoder(Request[dict[str, str]]).decode
+
+
+def decode(frame: bytes) -> Request[Any]:
+    """``header.decode`` with a fast path for the common case, a response with a JSON header."""
+    if frame[:1] == b"\0":
+        end = 4 + int.from_bytes(frame[1:4], "big")
+        try:
+            answer = _read_answer(frame[4:end])
+        except (msgspec.MsgspecError, ValueError):
+            return header.decode(frame)
+        if answer.is_response and end <= len(frame):
+            answer.body = frame[end:]
+            return answer
+    return header.decode(frame)

@@ -5,8 +5,8 @@
     settle()    the decision: the first durable one stands, whoever sends which again
     outcome()   what was decided, for branches of other participants whose decision stands
 
-The broker gives each process an epoch (``model.coordinator``) and refuses what a lower one prepares or settles. So nothing that an earlier process
-still sends can overrule this one, or add to what it has listed. A check never settles a transaction of a coordinator.
+The broker gives each process an epoch (``model.coordinator``) and refuses what a lower one prepares or settles. So nothing that an earlier
+process still sends can overrule this one, or add to what it has listed. A check never settles a transaction of a coordinator.
 
 What the caller does with the other participants, in which order, and what holds when somebody is killed: docs/coordinator.md.
 """
@@ -18,9 +18,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
 from halfmq import limits
-from halfmq.client.arguments import checked_seconds, checked_text, checked_transaction_id
-from halfmq.client.connection import Answer, Connection, NotSent
-from halfmq.client.notes import advice_in
+from halfmq.client import forks
+from halfmq.client.arguments import advice_in, checked_note, checked_seconds, checked_timeout, checked_transaction_id
+from halfmq.client.connection import Answer
+from halfmq.client.faces import blocking
+from halfmq.client.halfmq_requests import ask
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import (
@@ -32,18 +34,18 @@ from halfmq.client.receipts import (
     TransactionReceipt,
     Verdict,
 )
-from halfmq.client.retry import Attempts
 from halfmq.client.transaction import VERDICT_OF
 from halfmq.client.xid import Xid
-from halfmq.errors import ConnectError, RequestFailed, TransactionRefused, UnsupportedCombination, UsageError
+from halfmq.errors import RequestFailed, TransactionRefused, UsageError
 from halfmq.model import coordinator as model
 from halfmq.model import properties as names
 from halfmq.model.ids import ANY_HALF
 from halfmq.model.message_facts import GRACE_MAX_MS
 from halfmq.model.pending import PendingTransaction
+from halfmq.model.text_fields import write_fields
 from halfmq.wire.remoting.codes import HMQ_TAKE_EPOCH, HMQ_TRANSACTIONS, ResponseCode
-from halfmq.wire.remoting.coordinators import EXT_EPOCH, EXT_TAKEN_BY
-from halfmq.wire.remoting.operators import EXT_AT, EXT_COORDINATOR, EXT_FROM, EXT_GROUP, EXT_NEXT, decode_pending
+from halfmq.wire.remoting.coordinators import EpochFields, TakeEpochFields
+from halfmq.wire.remoting.operators import EXT_AT, EXT_NEXT, TransactionsFields, decode_pending
 
 if TYPE_CHECKING:
     from halfmq.client.context import ClientContext
@@ -61,9 +63,9 @@ _RECOVER_FIRST: Final = "call recover() at the start: it takes over from earlier
 class PreparedTransaction:
     """A transaction of a coordinator that has no verdict, as ``recover`` lists it.
 
-    ``branch``, ``comment`` and ``advice`` as given to ``prepare``. ``epoch``: of the process that prepared it. ``prepared_at_ms``: when, by the
-    broker's clock; ``age_s``: seconds since then. ``messages``: that are stored; fewer than ``expected`` if its process was interrupted, and then it can only be rolled back
-    (0: their number is not known).
+    ``branch``, ``comment`` and ``advice`` as given to ``prepare``. ``epoch``: of the process that prepared it. ``prepared_at_ms``: when, by
+    the broker's clock; ``age_s``: seconds since then. ``messages``: that are stored; fewer than ``expected`` if its process was
+    interrupted, and then it can only be rolled back (0: their number is not known).
     """
 
     tx_id: str
@@ -133,54 +135,40 @@ class Coordinator:
         """
         context = self._here()
         whole = context.attempts(f"recovery of coordinator {self.name}")
-        brokers = await self._brokers(whole)
+        brokers = await whole.find(context.router.all_brokers)
         self._epochs = {}
         epochs = {}
         # One text for the whole call: an attempt whose answer was lost gets the same epoch again, also if it arrives late.
         own = "-".join(context.ids.transaction_id().split("-")[-2:])
         taken_by = f"{context.membership.client_id} {own}".encode()
-        fields = {EXT_GROUP: self.group, EXT_COORDINATOR: self.name}
-        fields[EXT_TAKEN_BY] = taken_by[-limits.EPOCH_TAKER_BYTES_MAX :].decode(errors="ignore")
+        text = taken_by[-limits.EPOCH_TAKER_BYTES_MAX :].decode(errors="ignore")
+        fields = write_fields(TakeEpochFields(self.group, self.name, text))
         for broker in brokers:
             answer = await self._ask(broker, HMQ_TAKE_EPOCH, fields, whole.left_s())
-            epochs[broker] = int(answer.ext[EXT_EPOCH])
+            epochs[broker] = answer.read(EpochFields).epoch
         found = [one for broker in brokers for one in await self._undecided_at(broker)]
         self._epochs = epochs
         self._broker_of = {one.tx_id: one.broker for one in found}
         return sorted(found, key=lambda one: one.prepared_at_ms)
 
-    async def _brokers(self, attempts: Attempts) -> list[str]:
-        while True:
-            try:
-                return await attempts.within(self._context.router.all_brokers())
-            except (ConnectError, NotSent) as error:
-                await attempts.lost(error)
-
     async def _undecided_at(self, broker: str) -> list[PreparedTransaction]:
         """Each page has the time of a call: however many there are, they can be listed."""
         found: list[PreparedTransaction] = []
-        start = "0"
+        start = 0
         while True:
-            fields = {EXT_GROUP: self.group, EXT_COORDINATOR: self.name, EXT_FROM: start}
+            fields = write_fields(TransactionsFields(start=start, group=self.group, coordinator=self.name))
             answer = await self._ask(broker, HMQ_TRANSACTIONS, fields, self._context.timeout_s)
             _, rows = decode_pending(answer.ext, answer.body)
             now_ms = int(answer.ext[EXT_AT])
             found += [_prepared_transaction(row, broker, now_ms) for row in rows]
             following = answer.ext.get(EXT_NEXT, "")
-            if not following.isdecimal() or int(following) <= int(start):
+            if not following.isdecimal() or int(following) <= start:
                 return found
-            start = following
+            start = int(following)
 
     async def _ask(self, broker: str, code: int, fields: dict[str, str], timeout_s: float) -> Answer:
-        context = self._context
-
-        async def request(connection: Connection, timeout_s: float) -> Answer:
-            if not connection.is_halfmq:
-                raise UnsupportedCombination(f"broker {broker} is Apache RocketMQ, which knows no coordinators")
-            return await connection.request(code, fields, timeout_s=timeout_s)
-
-        attempts = context.attempts(f"coordinator {self.name} at {broker}", timeout_s)
-        return await attempts.ask(lambda: context.broker(broker), request)
+        what = f"coordinator {self.name} at {broker}"
+        return await ask(self._context, broker, code, fields, what, timeout_s, lacks="knows no coordinators")
 
     async def prepare(
         self,
@@ -195,9 +183,11 @@ class Coordinator:
     ) -> Prepared:
         """Phase one: store the messages, invisible. Then decide, and call ``settle``.
 
-        ``messages``: made by ``compose``. ``tx_id``: your own, used once; by default it follows from ``branch``, if that is an ``Xid``, else it is
-        generated. ``branch``: what your coordinator calls this branch; ``recover`` gives it back, bytes as hex. ``grace``: seconds before the
-        group gets a check, which settles nothing (``halfmq tx`` shows it); at most 3 days. ``comment``, ``advice``: for whoever must decide in your place.
+        ``messages``: made by ``compose``. ``tx_id``: your own, used once; by default it follows from ``branch``, if that is an ``Xid``,
+        else it is
+        generated. ``branch``: what your coordinator calls this branch; ``recover`` gives it back, bytes as hex. ``grace``: seconds before
+        the group gets a check, which settles nothing (``halfmq tx`` shows it); at most 3 days. ``comment``, ``advice``: for whoever must
+        decide in your place.
 
         Prepare here before the other participants: then a branch of theirs whose ``outcome`` is UNKNOWN is past retention, and never one
         that was just not prepared here yet.
@@ -205,8 +195,8 @@ class Coordinator:
         Raises:
             CoordinatorSuperseded: another process took over; stop.
             TransactionRefused: a transaction with this id has a verdict. TransactionUndecided: it has none.
-            SendTimeout, ConnectError, RequestFailed, UsageError: it is not prepared. Decide ROLLBACK, and ``settle`` it after a SendTimeout: what
-                may have arrived waits for that, or for the next ``recover``.
+            SendTimeout, ConnectError, RequestFailed, UsageError: it is not prepared. Decide ROLLBACK, and ``settle`` it after a
+                SendTimeout: what may have arrived waits for that, or for the next ``recover``.
         """
         self._here(after_recovery=True)
         text = _branch_text(branch)
@@ -214,8 +204,7 @@ class Coordinator:
             tx_id = branch.tx_id if isinstance(branch, Xid) else self._context.ids.transaction_id()
         checked_transaction_id(tx_id)
         seconds = math.ceil(checked_seconds(grace, "grace", zero=True, at_most=GRACE_MAX_MS // 1_000))
-        if timeout is not None:
-            checked_seconds(timeout, "timeout")
+        checked_timeout(timeout)
         self._context.refuse_if_away()
         self._register()
         whole = self._context.attempts(f"prepare of {tx_id}", timeout)
@@ -256,11 +245,12 @@ class Coordinator:
         *,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> TransactionReceipt:
-        """Decide a transaction, by its id alone or as ``prepare`` returned it, in any process. The first durable verdict stands; the same one
-        again is confirmed.
+        """Decide a transaction, by its id alone or as ``prepare`` returned it, in any process. The first durable verdict stands; the same
+        one again is confirmed.
 
         Raises:
-            TransactionRefused: the opposite verdict stands (``standing``). TransactionIncomplete: COMMIT, and messages are missing: roll back.
+            TransactionRefused: the opposite verdict stands (``standing``). TransactionIncomplete: COMMIT, and messages are missing: roll
+                back.
             CoordinatorSuperseded: another process took over; stop. ``outcome`` says what stands.
             TransactionUnknown: no answer; this client repeats it in the background. Call it again, or ``recover`` in a new process.
             RequestFailed: never prepared, or past retention.
@@ -268,8 +258,7 @@ class Coordinator:
         if not isinstance(outcome, Outcome) or outcome not in VERDICT_OF:
             raise UsageError(f"settle(..., {outcome!r})", hint="Outcome.COMMIT or Outcome.ROLLBACK")
         self._here(after_recovery=True)
-        if timeout is not None:
-            checked_seconds(timeout, "timeout")
+        checked_timeout(timeout)
         prepared = transaction if isinstance(transaction, Prepared) else await self._by_id(transaction)
         if not prepared.halves:
             raise UsageError(f"{prepared!r} has no messages", hint="what prepare returned, or the id")
@@ -320,7 +309,7 @@ class Coordinator:
     async def _found(self, tx_id: str, brokers: Sequence[str] = ()) -> tuple[str, Standing]:
         """(broker, state) of the transaction; the first broker, if none knows it."""
         whole = self._context.attempts(f"asking for {tx_id}")
-        brokers = brokers or list(self._epochs) or await self._brokers(whole)
+        brokers = brokers or list(self._epochs) or await whole.find(self._context.router.all_brokers)
         for broker in brokers:
             attempts = self._context.attempts(f"asking {broker} for {tx_id}", whole.left_s())
             state = await self._transactions.state_at(broker, tx_id, attempts)
@@ -329,17 +318,34 @@ class Coordinator:
         return next(iter(brokers), ""), "UNKNOWN"
 
 
+class BlockingCoordinator:
+    """Made by ``Client.coordinator``: ``Coordinator`` without asyncio, with the same methods."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._made_in = forks.generation
+        self.name = coordinator.name
+        self.group = coordinator.group
+
+    @property
+    def epochs(self) -> Mapping[str, int]:
+        """See ``Coordinator.epochs``."""
+        return self._coordinator.epochs
+
+    recover = blocking(Coordinator.recover)
+    prepare = blocking(Coordinator.prepare)
+    settle = blocking(Coordinator.settle)
+    outcome = blocking(Coordinator.outcome)
+
+    def _live(self) -> Coordinator:
+        forks.refuse_in_child(self._made_in, "this coordinator", "make another one in the child, and recover()")
+        return self._coordinator
+
+
 def _branch_text(branch: object) -> str:
-    if isinstance(branch, bytes):
-        text = branch.hex()
-    else:
-        text = str(branch) if isinstance(branch, Xid) else checked_text(branch, "branch", "an Xid, bytes, or text")
-    if len(text) > limits.BRANCH_CHARS_MAX or not text.isprintable():
-        raise UsageError(
-            f"branch={branch!r}",
-            hint=f"an Xid, or at most {limits.BRANCH_CHARS_MAX} printable characters, bytes as hex",
-        )
-    return text
+    text = branch.hex() if isinstance(branch, bytes) else str(branch) if isinstance(branch, Xid) else branch
+    most = limits.BRANCH_CHARS_MAX
+    return checked_note(text, "branch", most, f"an Xid, or at most {most} printable characters, bytes as hex")
 
 
 def _prepared_transaction(row: PendingTransaction, broker: str, now_ms: int) -> PreparedTransaction:

@@ -17,7 +17,7 @@ from halfmq.client.log import log
 from halfmq.client.outcome import Outcome
 from halfmq.client.receipts import UNDECIDED, TransactionReceipt
 from halfmq.client.refusals import refusal
-from halfmq.client.transaction import VERDICT_OF
+from halfmq.client.transaction import receipt_of
 from halfmq.errors import (
     ConnectError,
     HalfmqError,
@@ -26,16 +26,17 @@ from halfmq.errors import (
     UnsupportedCombination,
 )
 from halfmq.model import properties as names
-from halfmq.wire.remoting.check_polls import Poll, decode_handed_out, encode_poll
+from halfmq.model.text_fields import write_fields
+from halfmq.wire.remoting.check_polls import PollFields, decode_handed_out
 from halfmq.wire.remoting.codes import EXT_VERDICT, HMQ_POLL_CHECKS, ResponseCode
+from halfmq.wire.remoting.fields import EndReply
 from halfmq.wire.remoting.message_codec import PulledMessage, encode_end
-from halfmq.wire.remoting.replies import EndReply, read_reply
 
 if TYPE_CHECKING:
     from halfmq.client.check_listener import CheckListener
-    from halfmq.client.connector import Address
     from halfmq.client.context import ClientContext
     from halfmq.client.transaction_block import Transaction
+    from halfmq.model.address import Address
 
 #: Long-poll timeout at the broker, seconds. The broker allows up to 25 s.
 WAIT_S: Final = 20.0
@@ -98,20 +99,12 @@ class FetchedCheck:
             ) from error
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(
-                answer.code, answer.remark or "", what, answer.ext.get(EXT_VERDICT, ""), hint=_UNKNOWN_TRANSACTION_HINT
+                answer.code, answer.remark, what, answer.ext.get(EXT_VERDICT, ""), hint=_UNKNOWN_TRANSACTION_HINT
             )
         ids = (self.transaction.message.message_id,) if self.transaction.message is not None else ()
         if outcome is Outcome.UNKNOWN:
             return TransactionReceipt(self.transaction.id, UNDECIDED, ids)
-        reply = read_reply(answer, EndReply)
-        return TransactionReceipt(
-            self.transaction.id,
-            VERDICT_OF[outcome],
-            ids,
-            position=reply.position if reply.position >= 0 else None,
-            durability=reply.durability,
-            repeated=reply.repeated,
-        )
+        return receipt_of(self.transaction.id, outcome, ids, answer.read(EndReply))
 
 
 async def fetch(
@@ -125,15 +118,15 @@ async def fetch(
     connection = await context.brokers.get(address)
     if not connection.is_halfmq:
         raise _unsupported(address)
-    poll = Poll(group, context.membership.client_id, round(wait_s * 1_000), checks_max)
+    poll = PollFields(group, context.membership.client_id, round(wait_s * 1_000), checks_max)
     try:
-        answer = await connection.request(HMQ_POLL_CHECKS, encode_poll(poll), b"", wait_s + _GRACE_S)
+        answer = await connection.request(HMQ_POLL_CHECKS, write_fields(poll), b"", wait_s + _GRACE_S)
     except (NotSent, NoAnswer) as error:
         raise ConnectError(f"fetching the checks of {group} from {address}: {error}") from error
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise _unsupported(address)
     if answer.code != ResponseCode.SUCCESS:
-        raise refusal(answer.code, answer.remark or "", f"fetching the checks of {group} from {address}")
+        raise refusal(answer.code, answer.remark, f"fetching the checks of {group} from {address}")
     fetched = []
     for half in decode_handed_out(bytes(answer.body)):
         try:
@@ -154,14 +147,9 @@ async def fetch_any(context: "ClientContext", group: str, *, checks_max: int, wa
     """Poll all brokers; returns the checks of the first ones that have any. Raises as ``fetch`` if every broker failed."""
     if not context.router.brokers():
         await context.router.learn_brokers()
-    brokers = list(context.router.brokers().values())
-    if not brokers:
-        raise ConnectError(
-            f"fetching the checks of {group}: no broker is known", hint="send or consume something first"
-        )
     tasks = {
         asyncio.ensure_future(fetch(context, group, address, checks_max=checks_max, wait_s=wait_s))
-        for address in brokers
+        for address in context.router.brokers().values()
     }
     found: list[FetchedCheck] = []
     failures: list[BaseException] = []

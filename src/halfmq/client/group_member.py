@@ -6,17 +6,17 @@ communicating, Java members included. A rebalance runs at the start, every 20 s,
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final
 
-from halfmq.client.allocation import QueueRef, allocate
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.context import ClientContext
 from halfmq.client.dead_letter_origins import DeadLetterOrigins
 from halfmq.client.log import log
 from halfmq.client.queue_puller import CommitOutcome, Feed, QueuePuller
-from halfmq.client.routing import Route
+from halfmq.client.routing import QueueRef, Route, allocate
 from halfmq.client.start_position import EARLIEST, Start, TopicStart, fix_start
+from halfmq.client.user_code import spawn
 from halfmq.errors import ConnectError, ProtocolError, RequestFailed, TopicNotFound, UsageError
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.group_bodies import decode_member_list
@@ -156,7 +156,7 @@ class GroupMember:
         # that has a consumer for them.
         given_up = {*topics, self._retry_topic}
         self._release([queue for queue in self._pullers if queue.topic in given_up])
-        return self._run_to_completion(self._finish_give_up, self.is_idle, set(self._ending))
+        return self._run_to_completion(self._finish_give_up(self.is_idle, set(self._ending)))
 
     async def _finish_give_up(self, is_last: bool, before: "set[asyncio.Task[None]]") -> None:
         await asyncio.wait(before)  # commit first: the next owner starts at the committed offset
@@ -178,18 +178,8 @@ class GroupMember:
         while self._ending:
             await asyncio.wait(self._ending)
 
-    def _run_to_completion(
-        self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any
-    ) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(work(*arguments))  # raises here if no loop runs any more
-        self._ending.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._ending.discard(task)
-        if not task.cancelled() and task.exception() is not None:  # perhaps no caller waits any more
-            log.error("giving up queues of group %s failed", self.group, exc_info=task.exception())
+    def _run_to_completion(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        return spawn(self._ending, work, f"giving up queues of group {self.group} failed")
 
     async def _announce(self) -> None:
         context = self._context
@@ -350,7 +340,6 @@ class GroupMember:
             self._dead_letters,
             start,
             self.retries,
-            self._context.rng,
             commit_start,
         )
         self._pullers[queue] = puller, asyncio.get_running_loop().create_task(self._run(puller))
@@ -372,7 +361,7 @@ class GroupMember:
         self._releasing.update(queues)
         for _, task in released:
             task.cancel()
-        self._run_to_completion(self._last_commit, [puller for puller, _ in released])
+        self._run_to_completion(self._last_commit([puller for puller, _ in released]))
 
     async def _last_commit(self, released: list[QueuePuller]) -> None:
         try:

@@ -1,60 +1,119 @@
-"""Calls a consumer's handler function: decodes the body as its annotation says, optionally in an inbox transaction, in which it may send."""
+"""Calls a consumer's handler function: decodes the body as its annotation says, optionally in an inbox transaction in which it may send."""
 
 import asyncio
 import inspect
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Protocol, get_type_hints
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_type_hints
 
-from halfmq.client.handler_transaction import HandlerTransaction
 from halfmq.client.log import log
+from halfmq.client.loop_thread import run_on
 from halfmq.client.message import Message, Sends
 from halfmq.client.outgoing import OutgoingMessage
-from halfmq.client.user_code import RunBlocking, call, is_async, plain_result
+from halfmq.client.receipts import Prepared, TransactionReceipt
+from halfmq.client.user_code import RunBlocking, call, is_async, plain_result, run_result
 from halfmq.errors import HalfmqError, OutcomeMixed, UsageError
+
+if TYPE_CHECKING:
+    from halfmq.client.async_client import AsyncClient
+    from halfmq.client.marker_table import MarkerTable
+
+
+class HandlerTransaction(NamedTuple):
+    """``markers``: with half messages; ``outbox``: as its rows; both: as rows if the broker does not answer."""
+
+    client: "AsyncClient"
+    markers: "MarkerTable | None"
+    outbox: Any
+
+    def block_async(self, session: Any) -> AbstractAsyncContextManager[Sends]:
+        """For an ``AsyncSession``, on the client's loop. At its end it commits the session, if there are ``markers``.
+
+        Raises: as ``AsyncClient.transaction``.
+        """
+        if self.markers is None:
+            return nullcontext(_Rows(self.outbox, session))
+        return self.client.transaction(session, markers=self.markers, outbox=self.outbox)
+
+    def block(self, session: Any, loop: asyncio.AbstractEventLoop) -> AbstractContextManager[Sends]:
+        """The same for a ``Session``, in another thread than that of ``loop``, the client's."""
+        if self.markers is None:
+            return nullcontext(_Rows(self.outbox, session))
+        options = self.client._transaction_options(self.markers, self.outbox)
+        return self.markers.bind(_FromThread(self.client, loop), session, **options)
+
+
+class _Rows:
+    """Sends as rows of an outbox."""
+
+    def __init__(self, outbox: Any, session: Any) -> None:
+        self._outbox = outbox
+        self._session = session
+
+    def send(self, topic: str, body: object, **named: Any) -> None:
+        self._outbox.send(self._session, topic, body, **named)
+
+
+class _FromThread:
+    """The calls of a client in another thread than that of its loop."""
+
+    def __init__(self, client: "AsyncClient", loop: asyncio.AbstractEventLoop) -> None:
+        self._client = client
+        self._loop = loop
+        self.group = client.group
+        self.new_transaction_id = client.new_transaction_id
+
+    def prepare(self, messages: Sequence[OutgoingMessage], **named: Any) -> Prepared:
+        return run_on(self._loop, self._client.prepare(messages, **named), self._refuse_if_ended)
+
+    def commit(self, prepared: Prepared) -> TransactionReceipt:
+        return run_on(self._loop, self._client.commit(prepared), self._refuse_if_ended)
+
+    def rollback(self, prepared: Prepared) -> TransactionReceipt:
+        return run_on(self._loop, self._client.rollback(prepared), self._refuse_if_ended)
+
+    def _refuse_if_ended(self) -> None:
+        if self._loop.is_closed() or not self._loop.is_running():
+            raise UsageError("the event loop of the app has ended, and with it this handler's transaction")
 
 
 class InboxPort(Protocol):
     """The part of ``halfmq.sql.Inbox`` that a handler uses."""
 
-    def once(
-        self, session: Any, message: Message, *, group: str
-    ) -> AbstractContextManager[bool] | AbstractAsyncContextManager[bool]:
+    def once(self, session: Any, message: Message, *, group: str) -> "Block":
         """A block that yields True for the first delivery of ``message``, and commits ``session`` at its end."""
         ...
 
 
+Block = AbstractContextManager[bool] | AbstractAsyncContextManager[bool]
+#: Begins the block of a message in an open session; ``InboxPort.once`` or its like.
+Once = Callable[[Any, Message], Block]
+
+
+@dataclass(eq=False, kw_only=True)
 class Handler:
     """One handler function. Its first parameter's annotation says what it receives: the message, or the decoded body.
 
-    With an ``inbox`` the open session is its second argument, and duplicates are acknowledged without calling it. With a ``transaction``
+    With ``once`` the open session is its second argument, and duplicates are acknowledged without calling it. With a ``transaction``
     the third one sends messages in it. Its shape was checked by ``shapes``.
 
     Raises:
         UsageError: an annotation cannot be read.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        *,
-        group: str,
-        inbox: InboxPort | None,
-        sessions: Callable[[], Any] | None,
-        run_blocking: RunBlocking,
-        transaction: HandlerTransaction | None = None,
-    ) -> None:
-        self._function = function
-        self._transaction = transaction
-        self._group = group
-        self._inbox = inbox
-        self._sessions = sessions
-        self._run_blocking = run_blocking
-        self._into = _first_type(function)
+    function: Callable[..., Any] = field(kw_only=False)
+    once: Once | None
+    sessions: Callable[[], Any] | None
+    run_blocking: RunBlocking
+    transaction: HandlerTransaction | None = None
+
+    def __post_init__(self) -> None:
+        self._into = _first_type(self.function)
 
     async def __call__(self, message: Message, otherwise: OutgoingMessage | None = None) -> None:
-        """Handle one message, then send its reply: what the function said with ``message.reply``, else ``otherwise``. The caller acknowledges it
-        after a normal return.
+        """Handle one message, then send its reply: what the function said with ``message.reply``, else ``otherwise``. The caller
+        acknowledges it after a normal return.
 
         Raises: any exception of the function or of the decoding; the caller hands the message back.
         """
@@ -65,62 +124,64 @@ class Handler:
 
     async def _handled(self, message: Message) -> None:
         """Returns when what the function wrote is committed."""
-        if self._inbox is None or self._sessions is None:
-            await call(self._run_blocking, self._function, self._argument(message))
-        elif is_async(self._function):
-            await self._once_async(self._inbox, self._sessions, message)
+        if self.once is None or self.sessions is None:
+            await call(self.run_blocking, self.function, self._argument(message))
+        elif is_async(self.function):
+            await self._unit_async(self.once, self.sessions, message)
         else:
-            await self._run_blocking(self._once, self._inbox, self._sessions, message, asyncio.get_running_loop())
+            await self.run_blocking(self._unit, self.once, self.sessions, message, asyncio.get_running_loop())
 
     def _plain(self, *given: Any) -> None:
         plain_result(
-            self._function(*given), "a plain handler", "make it a coroutine function, with an async_sessionmaker"
+            self.function(*given), "a plain handler", "make it a coroutine function, with an async_sessionmaker"
         )
+
+    async def _awaited(self, *given: Any) -> None:
+        run_result(await self.function(*given), "a handler")
 
     def _argument(self, message: Message) -> Any:
         return message if self._into is None else message.decode(self._into)
 
-    async def _once_async(self, inbox: InboxPort, sessions: Callable[[], Any], message: Message) -> None:
+    async def _unit_async(self, once: Once, sessions: Callable[[], Any], message: Message) -> None:
         async with sessions() as session:
-            block = inbox.once(session, message, group=self._group)
+            block = once(session, message)
             if not isinstance(block, AbstractAsyncContextManager):
                 raise UsageError("a coroutine function needs an async_sessionmaker for its inbox")
             async with block as first:
                 if not first:
                     return
-                if self._transaction is None:
-                    await self._function(self._argument(message), session)
+                if self.transaction is None:
+                    await self._awaited(self._argument(message), session)
                     return
                 try:
-                    async with self._transaction.block_async(session) as sends:
+                    async with self.transaction.block_async(session) as sends:
                         with message._sending(sends):
-                            await self._function(self._argument(message), session, sends)
+                            await self._awaited(self._argument(message), session, sends)
                 except OutcomeMixed as mixed:
                     _is_handled(message, sends, mixed)
 
-    def _once(
-        self, inbox: InboxPort, sessions: Callable[[], Any], message: Message, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def _unit(self, once: Once, sessions: Callable[[], Any], message: Message, loop: asyncio.AbstractEventLoop) -> None:
         with sessions() as session:
-            block = inbox.once(session, message, group=self._group)
+            block = once(session, message)
             if not isinstance(block, AbstractContextManager):
                 raise UsageError("a plain function needs a sessionmaker for its inbox, not an async one")
             with block as first:
                 if not first:
                     return
-                if self._transaction is None:
+                if self.transaction is None:
                     self._plain(self._argument(message), session)
                     return
                 try:
-                    with self._transaction.block(session, loop) as sends, message._sending(sends):
+                    with self.transaction.block(session, loop) as sends, message._sending(sends):
                         self._plain(self._argument(message), session, sends)
                 except OutcomeMixed as mixed:
                     _is_handled(message, sends, mixed)
 
 
 def _is_handled(message: Message, sends: Sends, mixed: OutcomeMixed) -> None:
-    """The message's own transaction is committed, its inbox row included, so the message is consumed: who waits for what was sent must hear of it
-    from the log. ``mixed`` of another transaction is raised, as any exception of the function."""
+    """The message's own transaction is committed, its inbox row included, so the message is consumed: who waits for what was sent must hear
+    of it from the log. ``mixed`` of another transaction is raised, as any exception of the function.
+    """
     if mixed.tx_id != getattr(sends, "id", None):
         raise mixed
     log.error("%r is handled, and what was sent with it is lost: %s", message, mixed)

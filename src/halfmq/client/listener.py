@@ -2,21 +2,25 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from halfmq.client.arguments import checked_text
 from halfmq.client.outcome import Outcome
+from halfmq.client.user_code import is_async, refuse_generator
 from halfmq.errors import UsageError
 
 if TYPE_CHECKING:
     from halfmq.client.message import Message
 
+#: Where ``execute`` may be one.
+AWAITS: Final = "a plain execute, or AsyncClient.send_in_transaction"
+
 
 class TransactionListener(ABC):
     """One kind of transaction. A client may have several: ``name`` is sent with the message and routes its checks.
 
-    Both methods may be coroutine functions. Register the listener at application start with
-    ``client.add_listener(OrderListener())``, so that checks are answered after a restart too.
+    Both methods may be coroutine functions; ``execute`` only for an ``AsyncClient`` or an ``App``. Register the listener at application
+    start with ``client.add_listener(OrderListener())``, so that checks are answered after a restart too.
     """
 
     #: Default: the class name. Do not change it while transactions with the old name are undecided.
@@ -37,6 +41,15 @@ class TransactionListener(ABC):
 
         Called in any process of the producer group, at any time, possibly repeatedly. Return UNKNOWN when in doubt.
         """
+
+
+def check_methods(listener: TransactionListener, *, awaits: bool) -> None:
+    """Raise UsageError if a method of ``listener`` would never run. ``awaits``: whether its ``execute`` may be a coroutine function."""
+    listener_name(listener)
+    for method in (listener.execute, listener.check):
+        refuse_generator(method, f"{type(listener).__name__}.{method.__name__}")
+    if not awaits and is_async(listener.execute):
+        raise UsageError(f"{type(listener).__name__}.execute is a coroutine function, which nobody awaits", hint=AWAITS)
 
 
 def listener_name(listener: TransactionListener) -> str:

@@ -1,20 +1,22 @@
-"""The interface that a database integration implements for ``mq.transaction(session, markers=...)``.
+"""The interfaces that a database integration implements, for ``mq.transaction(session, ...)`` and ``mq.relay``.
 
 The client itself knows no database. A marker table (``halfmq.sql.MarkerTable`` implements the interface for SQLAlchemy)
 inserts a marker row in the application's own transaction, sends the half messages just before COMMIT, and answers checks
 from the table. It receives the client's low-level calls, and decides itself what each failure means.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
+from halfmq.client.arguments import Notes, PrepareOptions
 from halfmq.client.message import Sends
-from halfmq.client.notes import Notes, PrepareOptions
 from halfmq.client.outcome import Outcome
 from halfmq.client.receipts import Prepared, TransactionReceipt
 
 if TYPE_CHECKING:
+    import asyncio
+
     from halfmq.client.outgoing import OutgoingMessage
     from halfmq.client.transaction_block import Transaction
 
@@ -37,7 +39,7 @@ class TransactionBlock(Sends, Protocol):
 
 
 class TransactionCalls(Protocol):
-    """The calls of ``AsyncClient`` that a marker table uses.
+    """The calls of ``AsyncClient`` that a marker table uses, documented there.
 
     The order is ``new_transaction_id``, insert the marker, ``prepare``, local COMMIT, ``commit``. ``prepare`` returns when
     every half message is acknowledged; if it raises, nothing is visible, and nothing becomes visible unless somebody
@@ -47,9 +49,7 @@ class TransactionCalls(Protocol):
 
     group: str
 
-    def new_transaction_id(self) -> str:
-        """A new id, for the marker and for ``prepare``."""
-        ...
+    def new_transaction_id(self) -> str: ...
 
     async def prepare(
         self,
@@ -60,28 +60,19 @@ class TransactionCalls(Protocol):
         query_id: str = "",
         timeout: float | None = None,  # noqa: ASYNC109
         **notes: Unpack[Notes],
-    ) -> Prepared:
-        """Send the half messages. ``name`` routes checks to a check function, ``query_id`` is sent with the messages, for that function.
-        ``timeout``: seconds, for this call and for the one that settles it."""
-        ...
+    ) -> Prepared: ...
 
-    async def commit(self, prepared: Prepared) -> TransactionReceipt:
-        """Make the messages visible."""
-        ...
+    async def commit(self, prepared: Prepared) -> TransactionReceipt: ...
 
-    async def rollback(self, prepared: Prepared) -> TransactionReceipt:
-        """Discard the messages."""
-        ...
+    async def rollback(self, prepared: Prepared) -> TransactionReceipt: ...
 
 
 class BlockingTransactionCalls(Protocol):
-    """The calls of ``Client``: the same names, blocking."""
+    """The calls of ``Client``: the same, blocking."""
 
     group: str
 
-    def new_transaction_id(self) -> str:
-        """A new id, for the marker and for ``prepare``."""
-        ...
+    def new_transaction_id(self) -> str: ...
 
     def prepare(
         self,
@@ -92,18 +83,11 @@ class BlockingTransactionCalls(Protocol):
         query_id: str = "",
         timeout: float | None = None,
         **notes: Unpack[Notes],
-    ) -> Prepared:
-        """Send the half messages. ``name`` routes checks to a check function, ``query_id`` is sent with the messages, for that function.
-        ``timeout``: seconds, for this call and for the one that settles it."""
-        ...
+    ) -> Prepared: ...
 
-    def commit(self, prepared: Prepared) -> TransactionReceipt:
-        """Make the messages visible."""
-        ...
+    def commit(self, prepared: Prepared) -> TransactionReceipt: ...
 
-    def rollback(self, prepared: Prepared) -> TransactionReceipt:
-        """Discard the messages."""
-        ...
+    def rollback(self, prepared: Prepared) -> TransactionReceipt: ...
 
 
 class MarkerTable(Protocol):
@@ -134,8 +118,7 @@ class MarkerTable(Protocol):
         outbox: Any = None,
         **options: Unpack[PrepareOptions],
     ) -> AbstractAsyncContextManager[TransactionBlock]:
-        """The context manager behind ``AsyncClient.transaction(session, markers=self, ...)``. ``outbox``: of the same integration;
-        ``options``: for ``prepare``."""
+        """The same behind ``AsyncClient.transaction``."""
         ...
 
     def checker(self, sessions: Any) -> CheckFunction:
@@ -144,3 +127,44 @@ class MarkerTable(Protocol):
         ``client.answer_checks(markers, sessions)`` registers it under ``name``.
         """
         ...
+
+
+class RelayFigures(Protocol):
+    """The state of an outbox: ``halfmq.relay.rows.Figures``."""
+
+    @property
+    def rows(self) -> Mapping[str, int]: ...
+
+    @property
+    def wanted(self) -> int: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+    @property
+    def oldest_s(self) -> float | None: ...
+
+
+class RunningRelay(Protocol):
+    """A relay at work: ``halfmq.relay.relay.Relay``, which says what its methods do; the client knows no database."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def confirmed(self) -> int: ...
+
+    @property
+    def refused(self) -> int: ...
+
+    async def figures(self) -> RelayFigures: ...
+
+
+class BoundRelay(RunningRelay, Protocol):
+    """A relay to be run once."""
+
+    def running(self) -> AbstractAsyncContextManager[RunningRelay]: ...
+
+    async def opened(self) -> None: ...
+
+    async def run(self, stop: "asyncio.Event") -> None: ...

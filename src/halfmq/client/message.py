@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -23,23 +23,19 @@ _from_json: Final = msgspec.json.decode
 
 
 class Delivery(Protocol):
-    """The source of a message (a ``QueuePuller``), which receives its acknowledgement. See the methods of ``Message``."""
+    """The source of a message (a ``QueuePuller``), which gets its acknowledgement: see ``Message``."""
 
-    def ack(self, message: "Message") -> None:
-        """The message was processed: its offset may be committed. Does not block."""
+    def ack(self, message: "Message") -> None: ...
+
+    async def retry(self, message: "Message", delay: float | None) -> None: ...
+
+    def after_failure(self, message: "Message") -> str:
+        """What ``retry`` leads to, for the log."""
         ...
 
-    async def retry(self, message: "Message", delay: float | None) -> None:
-        """Hand the message back to the broker for redelivery after ``delay`` seconds; None: the broker chooses."""
-        ...
+    async def reject(self, message: "Message") -> None: ...
 
-    async def reject(self, message: "Message") -> None:
-        """Move the message to the dead-letter queue of the group."""
-        ...
-
-    async def reply(self, message: "Message", reply: OutgoingMessage) -> None:
-        """Send the reply to a request now."""
-        ...
+    async def reply(self, message: "Message", reply: OutgoingMessage) -> None: ...
 
     async def answer(self, work: Coroutine[Any, Any, None], size_bytes: int) -> None:
         """Run ``work``, which sends a reply of a handler. Returns when it is sent, or waits for its requester."""
@@ -69,6 +65,15 @@ class Sends(Protocol):
         ...
 
 
+class DeadCalls(NamedTuple):
+    """Calls of a consumer's ``on_dead`` for this delivery of a message, which ends with it: a later delivery begins with its handler."""
+
+    made: int
+    #: Those that count.
+    failed: int
+
+
+_NO_CALLS: Final = DeadCalls(0, 0)
 _DONE: Final = Done()
 
 
@@ -84,7 +89,7 @@ class Message:
     """
 
     __slots__ = (
-        "_delivery", "_log_offset", "_properties", "_replies", "_sends", "_stored", "_texts", "body", "offset", "queue", "topic",
+        "_dead_calls", "_delivery", "_log_offset", "_properties", "_replies", "_sends", "_stored", "_texts", "body", "offset", "queue", "topic",
     )  # fmt: skip
 
     def __init__(self, stored: StoredMessage, log_offset: int, body: bytes, delivery: Delivery | None = None) -> None:
@@ -92,6 +97,7 @@ class Message:
         self._properties = stored.properties
         self._texts: dict[str, str] | None = None
         self._delivery = delivery
+        self._dead_calls = _NO_CALLS
         self._sends: Sends | None = None
         self._replies: list[OutgoingMessage] | None = None
         self._log_offset = log_offset
@@ -214,9 +220,9 @@ class Message:
     async def retry(self, delay: float | None = None) -> None:
         """Hand the message back for redelivery to any member of the group, with ``attempt`` incremented.
 
-        ``delay`` in seconds is rounded up to a standard delay level, the longest of which is 2 h; None lets the broker choose (10 s, 30 s, 1 min, ...).
-        After the consumer's ``retries`` it goes to the dead-letter queue. If the broker is unreachable, it is delivered
-        again in this process.
+        ``delay`` in seconds is rounded up to a standard delay level, the longest of which is 2 h; None lets the broker choose (10 s, 30 s,
+        1 min, ...). After the consumer's ``retries`` it goes to the dead-letter queue. If the broker is unreachable, it is delivered again
+        in this process.
         """
         if delay is not None:
             checked_seconds(delay, "delay", zero=True)
@@ -308,11 +314,13 @@ class Message:
     def reply(self, body: object) -> Awaitable[None]:
         """Answer a request: its sender gets ``body``, if it still waits.
 
-        In a handler of an ``App``, with or without ``await``: the reply is sent after the handler has returned and what it wrote is committed; if
-        it raises, it is never sent. With an inbox, a message that is delivered again is neither handled nor replied to again. In a loop over a
+        In a handler of an ``App``, with or without ``await``: the reply is sent after the handler has returned and what it wrote is
+        committed; if it raises, it is never sent. With an inbox, a message that is delivered again is neither handled nor replied to again.
+        In a loop over a
         consumer, with ``await``: it is sent now.
 
-        If its requester is not connected, because the broker has just started again, it is repeated for as long as that waits, at most 30 s.
+        If its requester is not connected, because the broker has just started again, it is repeated for as long as that waits, at most 30
+        s.
 
         Raises:
             UsageError: the message is no request, or was replied to by this call of the handler. MessageTooLarge: nothing is sent.
@@ -339,7 +347,11 @@ class Message:
         except (Exception, asyncio.CancelledError) as error:
             if is_our_cancellation(error):
                 raise
-            log.exception("processing of %r failed; it is delivered again later", self)
+            self._log_failure()
             await self.retry()
         else:
             self.ack()
+
+    def _log_failure(self) -> None:
+        """Log the exception that is being handled, and what comes of the message."""
+        log.exception("processing of %r failed; %s", self, self._required_delivery().after_failure(self))

@@ -65,6 +65,8 @@ def _json_of(body: object) -> bytes:
         return encoded
     if body is None:
         raise UsageError("the body is None", hint="send bytes, text, or something that has a JSON form")
+    if isinstance(body, OutgoingMessage):
+        raise UsageError("the body is a composed message", hint="its body here, or mq.send(topic, message)")
     try:
         encoded = _to_json(body)
         if b"null" in encoded:
@@ -161,6 +163,21 @@ def compose(
             f"the properties take {len(text)} bytes, {limits.PROPERTIES_BYTES_MAX - _OWN_PROPERTIES_BYTES} are allowed"
         )
     return OutgoingMessage(checked_topic(topic), encoded, text, shard, delay_ms)
+
+
+def checked_composed(message: OutgoingMessage, topic: str, **named: object) -> OutgoingMessage:
+    """``message`` in the place of a body. ``named``: the arguments of ``compose`` beside it, which would be dropped.
+
+    Raises:
+        UsageError: it is for another topic, or one of them is given.
+    """
+    if message.topic != topic:
+        raise UsageError(f"the message is for topic {message.topic}, not {topic}")
+    if given := [name for name, value in named.items() if value is not None and value != ()]:
+        raise UsageError(
+            f"{', '.join(given)} beside a composed message, which has its own", hint=f"compose(..., {given[0]}=...)"
+        )
+    return message
 
 
 #: Reserved for properties that client and broker add (ids, group, transaction, real topic), bytes.

@@ -1,10 +1,9 @@
 """A participant of Try/Confirm/Cancel as a consumer: fences before a cancel, and passes each call through the barrier."""
 
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from halfmq.client.branch import CANCEL, TRY, Branch
-from halfmq.client.handler import Handler, answer
+from halfmq.client.handler import Block, Handler, answer
 from halfmq.client.log import log
 from halfmq.client.message import Message
 from halfmq.client.outgoing import OutgoingMessage
@@ -33,32 +32,19 @@ _WARNED_TOGETHER_MAX: Final = 16
 class BarrierPort(Protocol):
     """The part of ``halfmq.sql.Barrier`` that a handler uses."""
 
-    def once(self, session: Any, branch: Branch) -> AbstractContextManager[bool] | AbstractAsyncContextManager[bool]:
+    def once(self, session: Any, branch: Branch) -> Block:
         """A block that yields whether the handler is to be called, and commits ``session`` at its end."""
         ...
-
-
-class BarrierOfMessages:
-    """A barrier in the place of an inbox."""
-
-    def __init__(self, barrier: BarrierPort) -> None:
-        self._barrier = barrier
-
-    def once(
-        self, session: Any, message: Message, *, group: str
-    ) -> AbstractContextManager[bool] | AbstractAsyncContextManager[bool]:
-        """See ``handler.InboxPort``. A branch is confirmed or cancelled once, whichever group reads it."""
-        return self._barrier.once(session, Branch.of(message))
 
 
 class Participant:
     """Handles a message that is a call of a branch.
 
-    A cancel is dropped if the transaction committed, and put off if it is undecided: sent again to the group's own retry queue, with a delay
-    and as often as necessary, since only attempts of the handler count.
+    A cancel is dropped if the transaction committed, and put off if it is undecided: sent again to the group's own retry queue, with a
+    delay and as often as necessary, since only attempts of the handler count.
 
-    A try that is a request gets its reply after the COMMIT; the same for one that comes again, since the barrier's row says that it holds. One
-    that the handler or the barrier refuses is rolled back, replied to with the reason, and consumed.
+    A try that is a request gets its reply after the COMMIT; the same for one that comes again, since the barrier's row says that it holds.
+    One that the handler or the barrier refuses is rolled back, replied to with the reason, and consumed.
     """
 
     def __init__(self, client: "AsyncClient", group: str, handler: Handler) -> None:

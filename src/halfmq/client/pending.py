@@ -1,7 +1,7 @@
 """``Pending``: who waits for an answer, by what the answer names, each with a deadline.
 
-One timer serves all of them, since most are answered before their deadline. ``connection`` keeps the requests of one connection in it, by opaque;
-``request_reply`` the requests of a client, by correlation id.
+One timer serves all of them, since most are answered before their deadline. ``connection`` keeps the requests of one connection in it, by
+opaque; ``request_reply`` the requests of a client, by correlation id.
 """
 
 import asyncio

@@ -4,7 +4,8 @@ An unanswered half is sent again only to a halfmq broker, which detects the dupl
 second half, and COMMIT plus a check of the other half would make the message visible twice; so there the call fails, and
 the caller may begin a new transaction, since nothing local has happened yet.
 
-A transaction of many messages without a delay goes to a halfmq broker in half batches (``client.half_batches``).
+A transaction of many messages without a delay goes to a halfmq broker in half batches: one request, one table row and
+one entry in the broker's memory for hundreds. Messages for one queue stay in their order.
 """
 
 import asyncio
@@ -15,14 +16,11 @@ from typing import Final, NamedTuple
 from halfmq import limits
 from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
 from halfmq.client.context import ClientContext
-from halfmq.client.half_batches import MESSAGES_MIN, BatchMessage, OutgoingBatch, divide, prepare_frame
 from halfmq.client.log import log
 from halfmq.client.outgoing import OutgoingMessage, delay_properties
-from halfmq.client.producer import STORED
 from halfmq.client.receipts import Prepared, PreparedHalf
-from halfmq.client.refusals import refusal
-from halfmq.client.retry import RETRIABLE
-from halfmq.client.routing import Target
+from halfmq.client.refusals import RETRIABLE, STORED, refusal
+from halfmq.client.routing import DEFAULT_QUEUES, Target
 from halfmq.errors import (
     ConnectError,
     ProtocolError,
@@ -33,12 +31,16 @@ from halfmq.errors import (
     UsageError,
 )
 from halfmq.model import properties as names
+from halfmq.model.checksum import crc32
+from halfmq.model.half_batch import HalfMessage, build_payload
 from halfmq.model.ids import parse_offset_message_id
 from halfmq.model.stored_message import SYS_PREPARED
-from halfmq.wire.remoting.codes import EXT_VERDICT, HMQ_DECISION, ResponseCode
-from halfmq.wire.remoting.half_batches import read_answer, read_place
+from halfmq.model.text_fields import write_fields
+from halfmq.wire.remoting.codes import EXT_VERDICT, HMQ_DECISION, HMQ_PREPARE_BATCH, ResponseCode
+from halfmq.wire.remoting.fields import SentReply
+from halfmq.wire.remoting.half_batches import PrepareFields, read_answer, read_place
+from halfmq.wire.remoting.header import encode_request
 from halfmq.wire.remoting.message_codec import encode_send
-from halfmq.wire.remoting.replies import SentReply, read_reply
 
 #: After ``SendTimeout``, whichever broker it is.
 _HINT: Final = (
@@ -46,6 +48,76 @@ _HINT: Final = (
     "rolled back when it is checked"
 )
 Lost = ConnectError | NotSent | NoAnswer
+
+
+#: From this number of messages on: below it, single halves in one write cost as little.
+MESSAGES_MIN: Final = 16
+#: Bytes of bodies and properties in a half batch, unless a single message has more: some ms of the broker's event loop.
+BATCH_BYTES: Final = 256 << 10
+
+
+class BatchMessage(NamedTuple):
+    """A message of the transaction, complete: its place among all messages, its queue, body and properties."""
+
+    number: int
+    topic: str
+    queue: int
+    body: bytes
+    properties: bytes
+
+
+class OutgoingBatch(NamedTuple):
+    """A half batch to send, and the places of its messages among those of the transaction."""
+
+    numbers: tuple[int, ...]
+    topic: str
+    queue: int
+    payload: bytes
+
+
+def divide(
+    messages: Sequence[BatchMessage], *, born_time_ms: int, born_host: bytes, store_host: bytes
+) -> list[OutgoingBatch]:
+    """The half batches of a transaction, in sending order. ``store_host``: as the broker said; hosts are IP and int32 port."""
+    by_queue: dict[tuple[str, int], list[BatchMessage]] = {}
+    for message in messages:
+        by_queue.setdefault((message.topic, message.queue), []).append(message)
+    batches = []
+    for (topic, queue), of_queue in by_queue.items():
+        for part in _parts(of_queue):
+            found = [HalfMessage(0, 0, message.body, message.properties) for message in part]
+            payload, _ = build_payload(
+                found,
+                topic=topic,
+                queue_id=queue,
+                born_time_ms=born_time_ms,
+                born_host=born_host,
+                store_host=store_host,
+            )
+            batches.append(OutgoingBatch(tuple([message.number for message in part]), topic, queue, payload))
+    return batches
+
+
+def _parts(messages: Sequence[BatchMessage]) -> list[list[BatchMessage]]:
+    parts: list[list[BatchMessage]] = []
+    left = 0
+    for message in messages:
+        size = len(message.body) + len(message.properties)
+        if left < size:
+            parts.append([])
+            left = BATCH_BYTES
+        parts[-1].append(message)
+        left -= size
+    return parts
+
+
+def prepare_frame(opaque: int, group: str, tx_id: str, index: int, count: int, batch: OutgoingBatch) -> bytes:
+    """The encoded request HMQ_PREPARE_BATCH for half batch ``index`` of ``count``. Every request states the number."""
+    fields = PrepareFields(
+        group, batch.topic, batch.queue, len(batch.numbers), crc32(batch.payload), index, count, tx_id=tx_id,
+        default_queues=DEFAULT_QUEUES,
+    )  # fmt: skip
+    return encode_request(HMQ_PREPARE_BATCH, opaque, write_fields(fields), batch.payload)
 
 
 class _Half(NamedTuple):
@@ -141,18 +213,16 @@ class Preparation:
         """Choose a queue, on ``broker`` if the topic has one there, since only one broker can settle all halves atomically."""
         router = self._context.router
         attempts = self._context.attempts(f"transactional send to {message.topic}", self.left_s())
-        while True:
-            try:
-                route = router.cached(message.topic)
-                if route is None:
-                    route = await attempts.within(router.publish_route(message.topic))
-            except (ConnectError, NotSent) as error:
-                await attempts.lost(error, again=not self._context.is_away)
-                continue
-            elsewhere = [target for target in route.writable if broker and target.broker != broker]
-            if len(elsewhere) == len(route.writable):
-                elsewhere = []
-            return router.choose(route, message.sharding_key, elsewhere)
+        route = router.cached(message.topic)
+        if route is None:
+            # A block holds a database connection: see ``send``.
+            route = await attempts.find(
+                lambda: router.publish_route(message.topic), again=lambda: not self._context.is_away
+            )
+        elsewhere = [target for target in route.writable if broker and target.broker != broker]
+        if len(elsewhere) == len(route.writable):
+            elsewhere = []
+        return router.choose(route, message.sharding_key, elsewhere)
 
     async def send(self) -> None:
         """Send all halves, and retry until every one is acknowledged.
@@ -258,14 +328,11 @@ class Preparation:
                 continue
             if answer.code != ResponseCode.SUCCESS:
                 what = f"half batch for {batch.topic}"
-                failures.append(refusal(answer.code, answer.remark or "", what, answer.ext.get(EXT_VERDICT, "")))
+                failures.append(refusal(answer.code, answer.remark, what, answer.ext.get(EXT_VERDICT, "")))
                 continue
             place = read_place(answer.ext)
             for number in batch.numbers:
-                half = self._halves[number]
-                self._acknowledged[number] = PreparedHalf(
-                    half.message_id, batch.topic, half.target.broker, str(connection.address), *place
-                )
+                self._acknowledge(number, connection, place.log_offset, place.half_index)
         return failures[0] if failures else None
 
     async def _connections(self) -> dict[str, Connection]:
@@ -321,27 +388,26 @@ class Preparation:
             if self._acknowledged:
                 self.on_late(self.so_far())
 
+    def _acknowledge(self, number: int, connection: Connection, log_offset: int, half_index: int) -> None:
+        half = self._halves[number]
+        self._acknowledged[number] = PreparedHalf(
+            half.message_id, half.message.topic, half.target.broker, str(connection.address), log_offset, half_index
+        )
+
     def _take(self, index: int, answer: Answer, connection: Connection) -> RequestFailed | None:
         half = self._halves[index]
         if answer.code not in STORED:
             what = f"half message for {half.message.topic}"
-            return refusal(answer.code, answer.remark or "", what, answer.ext.get(EXT_VERDICT, ""))
-        reply = read_reply(answer, SentReply)
+            return refusal(answer.code, answer.remark, what, answer.ext.get(EXT_VERDICT, ""))
+        reply = answer.read(SentReply)
         try:
             _, log_offset = parse_offset_message_id(reply.msg_id)
         except ValueError as error:
             raise ProtocolError(f"the answer to a half message names no offset: {error}") from error
-        self._acknowledged[index] = PreparedHalf(
-            half.message_id,
-            half.message.topic,
-            half.target.broker,
-            str(connection.address),
-            log_offset,
-            reply.queue_offset,
-        )
+        self._acknowledge(index, connection, log_offset, reply.queue_offset)
         if answer.code != ResponseCode.SUCCESS:
             # Stored with a weaker durability than configured. As with the Java client, the local transaction does not run.
-            return RequestFailed(f"half message: {STORED[ResponseCode(answer.code)]}", response_code=answer.code)
+            return RequestFailed(f"half message: {STORED[answer.code]}", response_code=answer.code)
         return None
 
 

@@ -8,20 +8,12 @@ from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
 from halfmq.client.context import ClientContext
 from halfmq.client.outgoing import OutgoingMessage, delay_properties
 from halfmq.client.receipts import Receipt
-from halfmq.client.refusals import refusal
+from halfmq.client.refusals import STORED, refusal
 from halfmq.client.routing import Target
 from halfmq.errors import ConnectError, ProtocolError, UsageError
 from halfmq.model import properties as names
-from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.message_codec import BatchEntry, encode_send, join_batch
 
-#: Response codes of stored messages. All but SUCCESS mean a weaker durability than configured; RocketMQ treats them as sent.
-STORED: Final = {
-    ResponseCode.SUCCESS: "SEND_OK",
-    ResponseCode.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
-    ResponseCode.FLUSH_SLAVE_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
-    ResponseCode.SLAVE_NOT_AVAILABLE: "SLAVE_NOT_AVAILABLE",
-}
 #: MQVersion ordinal of 5.0.0, the first with arbitrary delays; older brokers support only delay levels.
 _V5_0_0: Final = 413
 #: Bytes of one batch, entry headers and properties included. Below the limit for one body, which Apache RocketMQ applies to
@@ -149,7 +141,7 @@ class Producer:
             if answer.code in STORED:
                 return answer, target
             failed.append(target)
-            await attempts.refused(refusal(answer.code, answer.remark or "", f"send to {topic}"))
+            await attempts.refused(refusal(answer.code, answer.remark, f"send to {topic}"))
 
 
 def batches(messages: Iterable[OutgoingMessage]) -> Iterator[list[OutgoingMessage]]:
@@ -177,7 +169,7 @@ def _receipt(answer: Answer, target: Target, topic: str, message_id: str) -> Rec
             int(ext["queueId"]),
             int(ext["queueOffset"]),
             ext["msgId"],
-            STORED[ResponseCode(answer.code)],
+            STORED[answer.code],
         )
     except (KeyError, ValueError) as error:
         raise ProtocolError(f"the answer to a send to {topic} lacks a field: {error!r}") from error

@@ -9,14 +9,12 @@ commit, and the last message would be redelivered. So a commit is a separate req
 """
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from typing import Any, Final
 
 from halfmq import limits
-from halfmq.client.allocation import QueueRef
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.context import ClientContext
 from halfmq.client.dead_letter_origins import DeadLetterOrigins
@@ -27,13 +25,15 @@ from halfmq.client.offset_tracker import OffsetTracker
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.refusals import refusal
 from halfmq.client.request_reply import behind, patience_s, send_reply
+from halfmq.client.routing import QueueRef
 from halfmq.client.start_position import Start, ask, committed_offset, place, start_offset
+from halfmq.client.user_code import spawn
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, ProtocolError, RequestFailed
 from halfmq.model.properties import DLQ_ORIGIN_TOPIC
 from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
+from halfmq.wire.remoting.fields import PulledReply
 from halfmq.wire.remoting.heartbeat import Subscription
 from halfmq.wire.remoting.message_codec import PulledMessage, split_pull, unpack
-from halfmq.wire.remoting.replies import PulledReply, read_reply
 
 #: How long a broker may hold a pull that finds nothing. Precedent: RocketMQ ``brokerSuspendMaxTimeMillis``.
 SUSPEND_MS: Final = 15_000
@@ -42,9 +42,10 @@ _PULL_TIMEOUT_S: Final = SUSPEND_MS / 1000 + 10.0
 _PULL_MESSAGES: Final = 256
 #: Maximum of unacknowledged messages per queue; pulling pauses at it.
 _OPEN_MAX: Final = 10_000
-#: Decompressed bytes of buffered bodies, of all queues of a consumer together, at which pulling and decompressing pause. One
-#: body may exceed it. Pulled messages that wait for capacity stay compressed, at most ``limits.PULL_BYTES_MAX`` (or one
-#: message) per queue. Compression ratios reach a thousand, so a bound per queue would bound nothing. Precedent: RocketMQ ``pullThresholdSizeForQueue`` = 100 MiB for each queue, compressed.
+#: Decompressed bytes of buffered bodies, of all queues of a consumer together, at which pulling and decompressing pause. One body may
+#: exceed it. Pulled messages that wait for capacity stay compressed, at most ``limits.PULL_BYTES_MAX`` (or one message) per queue.
+#: Compression ratios reach a thousand, so a bound per queue would bound nothing. Precedent: RocketMQ ``pullThresholdSizeForQueue`` = 100
+#: MiB for each queue, compressed.
 PREFETCH_BYTES: Final = 64 * 1024 * 1024
 #: Buffered redeliveries of one consumer, at which pulling from the group's retry queue pauses, for all consumers of the group.
 #: Not ``prefetch``, which may be small and concerns one consumer only.
@@ -175,13 +176,10 @@ class Feed:
         """Wait until there may be a message, or the feed is closed."""
         await self._arrived.wait()
 
-    async def wait_for_capacity(self) -> None:
-        """Wait until a message may be added. Never returns once the feed is closed: cancel the waiting task."""
-        await self._capacity.available.wait()
-
-    async def wait_for_retry_capacity(self) -> None:
-        """Wait until a redelivery may be added. Returns at once if the feed is closed, since other feeds share the retry queue."""
-        await self._retry_capacity.available.wait()
+    async def wait_for_capacity(self, *, of_retries: bool) -> None:
+        """Wait until a message may be added, or a redelivery. Once the feed is closed it never returns, so cancel the waiting task; for
+        redeliveries it returns at once, since other feeds share the retry queue."""
+        await (self._retry_capacity if of_retries else self._capacity).available.wait()
 
     def close(self) -> None:
         """Drop all buffered messages; they are delivered again to the group."""
@@ -205,7 +203,6 @@ class QueuePuller:
         dead_letters: DeadLetterOrigins,
         start: Start,
         retries: int,
-        rng: random.Random,
         commit_start: "Callable[[QueuePuller], Awaitable[None]] | None" = None,
     ) -> None:
         """``commit_start``: commits the start offset before the first pull, if the group has no committed offset."""
@@ -224,8 +221,7 @@ class QueuePuller:
         self._origins: dict[int, str] = {}
         self._start = start
         self._retries = retries
-        self._rng = rng
-        self._commit_start_hook = commit_start
+        self._commit_start = commit_start
         self._tracker: OffsetTracker | None = None
         self._committed = -1
         #: The connection on which it was committed; after a restart the broker may have lost it.
@@ -257,8 +253,8 @@ class QueuePuller:
                 if self._tracker is None:
                     offset = await self._first_offset()
                     self._tracker = OffsetTracker(offset)
-                if self._commit_start_hook is not None:
-                    await self._commit_start(self._commit_start_hook)
+                if self._commit_start is not None:
+                    await self._commit_first(self._commit_start)
                 await self._wait_for_capacity(self._tracker)
                 await self._pull(self._tracker)
                 pause_s = 0.1
@@ -266,7 +262,7 @@ class QueuePuller:
             except (ConnectError, NotSent, NoAnswer) as error:
                 log.debug("%s: %s; retry in %.1f s", self.queue, error, pause_s)
                 self._context.router.mark_stale(self.queue.topic)
-                await asyncio.sleep(pause_s * self._rng.uniform(0.7, 1.0))
+                await asyncio.sleep(pause_s * self._context.rng.uniform(0.7, 1.0))
                 pause_s = min(2 * pause_s, 2.0)
             except (RequestFailed, ProtocolError) as error:
                 self._log_refused(error)
@@ -288,13 +284,15 @@ class QueuePuller:
 
     async def _wait_for_capacity(self, tracker: OffsetTracker) -> None:
         if self.is_retry:
-            await self._wait_for_retry_capacity()
-            while all(feed.closed for feed in self._feeds.values()):  # until a consumer joins
-                self._joined.clear()
+            while True:
+                for feed in list(self._feeds.values()):
+                    await feed.wait_for_capacity(of_retries=True)
+                if not all(feed.closed for feed in self._feeds.values()):
+                    break
+                self._joined.clear()  # until a consumer joins
                 await self._joined.wait()
-                await self._wait_for_retry_capacity()
         else:
-            await self._feeds[self.queue.topic].wait_for_capacity()
+            await self._feeds[self.queue.topic].wait_for_capacity(of_retries=False)
         while len(tracker) >= _OPEN_MAX:
             log.warning("%s: %d messages are not acknowledged; nothing more is pulled", self.queue, len(tracker))
             self._acked.clear()
@@ -304,19 +302,15 @@ class QueuePuller:
         feeds = self._feeds.values() if self.is_retry else filter(None, (self._feeds.get(self.queue.topic),))
         return len(tracker) < _OPEN_MAX and not any(feed.is_full(of_retries=self.is_retry) for feed in feeds)
 
-    async def _wait_for_retry_capacity(self) -> None:
-        for feed in list(self._feeds.values()):
-            await feed.wait_for_retry_capacity()
-
     async def _first_offset(self) -> int:
         """The group's committed offset; without one, that of ``start``."""
         offset = await committed_offset(self._context, self._group, self.queue)
         if offset is None:
             return await start_offset(self._context, self.queue, self._start)
-        self._commit_start_hook = None
+        self._commit_start = None
         return offset
 
-    async def _commit_start(self, commit_start: "Callable[[QueuePuller], Awaitable[None]]") -> None:
+    async def _commit_first(self, commit_start: "Callable[[QueuePuller], Awaitable[None]]") -> None:
         """Commit the start offset before pulling. Otherwise, if this member is killed, the next owner would compute a later
         start and skip messages.
 
@@ -326,7 +320,7 @@ class QueuePuller:
         await commit_start(self)
         if self._committed < 0 and self._refused_with == ResponseCode.SUCCESS:
             raise NoAnswer("the start offset is not committed yet")
-        self._commit_start_hook = None
+        self._commit_start = None
 
     async def _pull(self, tracker: OffsetTracker) -> None:
         ext = place(
@@ -345,7 +339,7 @@ class QueuePuller:
         answer = await ask(self._context, self.queue, RequestCode.PULL_MESSAGE, ext, _PULL_TIMEOUT_S)
         match answer.code:
             case ResponseCode.SUCCESS:
-                pulled, following = split_pull(answer.body), read_reply(answer, PulledReply).next_begin_offset
+                pulled, following = split_pull(answer.body), answer.read(PulledReply).next_begin_offset
                 answer.body = b""  # free the memory: the messages may wait long for capacity
                 unusable = await self._take(tracker, pulled)
                 if unusable is not None:
@@ -354,9 +348,9 @@ class QueuePuller:
                     self._damaged_pause_s = _DAMAGED_PAUSE_S
                     tracker.pulled_up_to(following)
             case ResponseCode.PULL_NOT_FOUND | ResponseCode.PULL_RETRY_IMMEDIATELY:
-                tracker.pulled_up_to(read_reply(answer, PulledReply).next_begin_offset)
+                tracker.pulled_up_to(answer.read(PulledReply).next_begin_offset)
             case ResponseCode.PULL_OFFSET_MOVED:
-                offset = read_reply(answer, PulledReply).next_begin_offset
+                offset = answer.read(PulledReply).next_begin_offset
                 log.warning("%s: offset %d no longer exists, continuing at %d", self.queue, tracker.next_offset, offset)
                 tracker.restart(offset)
                 self._origins.clear()
@@ -365,7 +359,7 @@ class QueuePuller:
             case ResponseCode.GO_AWAY:
                 raise NoAnswer("the broker is stopping")
             case _:
-                raise refusal(answer.code, answer.remark or "", f"pull of {self.queue}")
+                raise refusal(answer.code, answer.remark, f"pull of {self.queue}")
 
     async def _take(self, tracker: OffsetTracker, pulled: list[PulledMessage]) -> tuple[Message, str] | None:
         """Deliver pulled messages to the feeds, up to the first one with an unusable body: returns that one and the reason.
@@ -406,9 +400,7 @@ class QueuePuller:
             feed.put(self, message)
             return
         log.warning("%r was redelivered for a topic that has no consumer here; handed back", message)
-        task = asyncio.get_running_loop().create_task(self.retry(message, None))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        spawn(self._tasks, self.retry(message, None), "handing a message back failed")
 
     def _feed_of(self, message: Message) -> Feed | None:
         feed = self._feeds.get(self.queue.topic) or self._feeds.get(message.topic)
@@ -442,10 +434,9 @@ class QueuePuller:
         await asyncio.sleep(self._damaged_pause_s)
         self._damaged_pause_s = min(2 * self._damaged_pause_s, _DAMAGED_PAUSE_MAX_S)
 
-    # --- acknowledgements --------------------------------------------------------------------------------
+    # --- acknowledgements: see ``Delivery`` -----------------------------------------------------------------
 
     def ack(self, message: Message) -> None:
-        """See ``Message.ack``."""
         if message.offset in self._again:
             return
         if self._tracker is None or self.released or not self._tracker.done(message.offset):
@@ -454,21 +445,23 @@ class QueuePuller:
         self._acked.set()
 
     async def retry(self, message: Message, delay: float | None) -> None:
-        """See ``Message.retry``."""
         await self._send_back(message, 0 if delay is None else delay_level(delay))
 
+    def after_failure(self, message: Message) -> str:
+        if message.attempt <= self._retries or self.released:
+            return "it is delivered again later"
+        return f"this attempt was its last, and it goes to the dead-letter queue %DLQ%{self._group}"
+
     async def reject(self, message: Message) -> None:
-        """See ``Message.reject``."""
         await self._send_back(message, -1)
 
     async def reply(self, message: Message, reply: OutgoingMessage) -> None:
-        """See ``Message.reply``. To the broker that had the request: there its requester is connected."""
+        # To the broker that had the request: there its requester is connected.
         self._context.refuse_other_loop("this message")
         patient_s = patience_s(message, self._context.clock.wall_ms())
         await send_reply(self._context, self.queue.broker, self._group, reply, patient_s)
 
     async def answer(self, work: Coroutine[Any, Any, None], size_bytes: int) -> None:
-        """See ``request_reply.behind``."""
         await behind(self._context, work, size_bytes)
 
     async def _send_back(self, message: Message, level: int) -> None:
@@ -529,7 +522,7 @@ class QueuePuller:
             # Code 1 means "no such message" and is permanent. On Apache RocketMQ it may be transient; then the message is
             # delivered again here, and may be handed back again.
             await attempts.refused(
-                refusal(answer.code, answer.remark or "", "handing a message back"),
+                refusal(answer.code, answer.remark, "handing a message back"),
                 permanent=answer.code == ResponseCode.SYSTEM_ERROR,
             )
 

@@ -4,15 +4,16 @@
     send (310) --------------------->  stores the request  --------->  reads it, as any message
     answered: 326 to the client   <--  does not store the reply  <---  reply (325), to the broker that had the request
 
-The request names its client (REPLY_TO_CLIENT) and the number under which that waits (CORRELATION_ID); the reply repeats both. A broker finds
-the client by its heartbeat. RocketMQ's names: ``DefaultMQProducer.request``, ``MessageUtil.createReplyMessage``.
+The request names its client (REPLY_TO_CLIENT) and the number under which that waits (CORRELATION_ID); the reply repeats both. A broker
+finds the client by its heartbeat. RocketMQ's names: ``DefaultMQProducer.request``, ``MessageUtil.createReplyMessage``.
 
-A reply is for who waits at that moment. It is not stored, is sent again while the broker does not answer or has no connection of the requester
-(which may be on its way, when the broker has started again), and is dropped by a requester that does not wait any more.
+A reply is for who waits at that moment. It is not stored, is sent again while the broker does not answer or has no connection of the
+requester (which may be on its way, when the broker has started again), and is dropped by a requester that does not wait any more.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Final
 
 from halfmq.client.connection import Connection, NoAnswer
@@ -44,24 +45,20 @@ _TTL_DIGITS_MAX: Final = 12
 _HINT: Final = "it may have been handled, or will be: look there before you send another request"
 
 
+@dataclass(eq=False)
 class Requests:
     """The requests of one client that wait for their reply."""
 
-    def __init__(
-        self,
-        context: ClientContext,
-        producer: Producer,
-        register: Callable[[], "asyncio.Task[None] | None"],
-        run_blocking: RunBlocking,
-    ) -> None:
-        """``register``: lets the brokers know the client, without which they find nobody to push a reply to; a task while that is under way."""
-        self._context = context
-        self._producer = producer
-        self._register = register
-        self._run_blocking = run_blocking
-        self._registering: asyncio.Task[None] | None = None
+    _context: ClientContext
+    _producer: Producer
+    #: Lets the brokers know the client, without which they find nobody to push a reply to; a task while that is under way.
+    _register: Callable[[], "asyncio.Task[None] | None"]
+    _run_blocking: RunBlocking
+    _registering: "asyncio.Task[None] | None" = None
+
+    def __post_init__(self) -> None:
         #: By correlation id.
-        self._waiting: Pending[str, PulledMessage] = Pending(context.loop, lambda: NoAnswer("no reply came in time"))
+        self._waiting = Pending[str, PulledMessage](self._context.loop, lambda: NoAnswer("no reply came in time"))
 
     async def ask(self, message: OutgoingMessage, timeout_s: float) -> Message:
         """Send ``message`` and wait for its reply, ``timeout_s`` seconds in all.
@@ -122,8 +119,9 @@ class Requests:
 
 
 def patience_s(message: Message, now_ms: int) -> float:
-    """For how long a reply to ``message`` waits for a requester that is not connected: as that connects again after its broker has started again.
-    What is left of the time that the requester waits, by its clock and ours, and at most ``PATIENCE_S``; seconds."""
+    """For how long a reply to ``message`` waits for a requester that is not connected: as that connects again after its broker has started
+    again. What is left of the time that the requester waits, by its clock and ours, and at most ``PATIENCE_S``; seconds.
+    """
     ttl = message.properties.get(names.TTL, "")
     if not ttl.isdecimal() or len(ttl) > _TTL_DIGITS_MAX:
         return 0.0
@@ -159,8 +157,9 @@ async def send_reply(context: ClientContext, broker: str, group: str, reply: Out
 
 
 async def behind(context: ClientContext, work: Coroutine[Any, Any, None], size_bytes: int) -> None:
-    """Run ``work``, which sends a reply of ``size_bytes`` and raises nothing. If that takes long, it goes on when this has returned, until the client
-    is closed: requesters that are gone must not hold the workers of an application."""
+    """Run ``work``, which sends a reply of ``size_bytes`` and raises nothing. If that takes long, it goes on when this has returned, until
+    the client is closed: requesters that are gone must not hold the workers of an application.
+    """
     task = context.spawn(work)
     await asyncio.wait({task}, timeout=BEHIND_AFTER_S)
     counted = max(size_bytes, _LATE_BYTES_MIN)

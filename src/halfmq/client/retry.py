@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
-from halfmq.client.refusals import refusal
+from halfmq.client.refusals import RETRIABLE, meaning_of, refusal
 from halfmq.errors import ConnectError, HalfmqError, RequestFailed, SendTimeout
 from halfmq.wire.remoting.codes import ResponseCode
 
@@ -21,23 +21,6 @@ from halfmq.wire.remoting.codes import ResponseCode
 ATTEMPTS: Final = 3
 BACKOFF_S: Final = 0.05
 BACKOFF_MAX_S: Final = 1.0
-
-#: Transient errors: the same request may succeed soon, or on another queue.
-#: RocketMQ's set without 16 and 17, which are permanent.
-RETRIABLE: Final = frozenset(
-    (
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.GO_AWAY,
-        204,
-        205,
-    )
-)
-
-
-#: They also say what became of earlier attempts, as far as it matters to this caller.
-_SETTLING: Final = frozenset((ResponseCode.ILLEGAL_OPERATION, ResponseCode.SUPERSEDED))
 
 _T = TypeVar("_T")
 Request = Callable[[Connection, float], Coroutine[Any, Any, Answer]]
@@ -55,18 +38,8 @@ class Attempts:
     """
 
     __slots__ = (
-        "_attempt_timeout_s",
-        "_backoff_s",
-        "_deadline",
-        "_hint",
-        "_is_closed",
-        "_last",
-        "_left",
-        "_now",
-        "_patient_until",
-        "_rng",
-        "_unknown",
-        "_what",
+        "_attempt_timeout_s", "_backoff_s", "_deadline", "_hint", "_is_closed", "_last", "_left", "_now",
+        "_patient_until", "_rng", "_unknown", "_what",
     )  # fmt: skip
 
     def __init__(
@@ -79,8 +52,9 @@ class Attempts:
         hint: str = "do not send it again as a new message; query it, or deduplicate at the consumer",
         patient_s: float = 0.0,
     ) -> None:
-        """``hint``: what the caller does after ``SendTimeout``. ``patient_s``: so long, and no longer than the call, attempts are not counted: what
-        is refused may succeed as soon as somebody else is there."""
+        """``hint``: what the caller does after ``SendTimeout``. ``patient_s``: so long, and no longer than the call, attempts are not
+        counted: what is refused may succeed as soon as somebody else is there.
+        """
         self._what = what
         #: Whether the client is closed; then no attempt can succeed.
         self._is_closed = is_closed
@@ -125,6 +99,16 @@ class Attempts:
             if not limit.expired():
                 raise
             raise OutOfTime("its time was over before there was a connection") from None
+
+    async def find(
+        self, work: Callable[[], Coroutine[Any, Any, _T]], *, again: Callable[[], bool] = lambda: True
+    ) -> _T:
+        """The result of what precedes a request, such as finding its broker; tried again. Raises: as ``lost``."""
+        while True:
+            try:
+                return await self.within(work())
+            except (ConnectError, NotSent) as error:
+                await self.lost(error, again=again())
 
     @property
     def outcome_unknown(self) -> bool:
@@ -181,7 +165,7 @@ class Attempts:
             else:
                 if answer.code == ResponseCode.SUCCESS:
                     return answer
-                await self.refused(refusal(answer.code, answer.remark or "", self._what))
+                await self.refused(refusal(answer.code, answer.remark, self._what))
 
     async def _wait(self) -> bool:
         left_s = self._deadline - self._now()
@@ -208,4 +192,4 @@ class Attempts:
 
 def _settles(error: Exception) -> bool:
     """Whether the error also tells the outcome of earlier attempts: the transaction has a verdict, or cannot have one."""
-    return isinstance(error, RequestFailed) and error.response_code in _SETTLING
+    return isinstance(error, RequestFailed) and meaning_of(error.response_code).settles

@@ -1,21 +1,24 @@
-"""Topic routes: queried from the name servers, cached, and refreshed when a broker does not respond.
+"""Topic routes: queried from the name servers, cached, and refreshed when a broker does not respond; and who in a
+consumer group reads which queue.
 
 A route older than ``REFRESH_S`` is used while a new one is fetched. If a name server no longer knows a topic (a broker
 restarts and has not registered again), the last route is used for ``FORGOTTEN_S``.
+
+Each member of a group computes its share without a coordinator, so all must use the same algorithm, RocketMQ's
+``AllocateMessageQueueAveragely``; a group may include Java clients.
 """
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from halfmq.client.allocation import QueueRef
 from halfmq.client.connection import Answer, NoAnswer, NotSent
 from halfmq.client.connection_pool import ConnectionPool
-from halfmq.client.connector import Address, parse_address
 from halfmq.client.log import log
 from halfmq.client.refusals import refusal
 from halfmq.errors import ConnectError, ProtocolError, TopicNotFound
+from halfmq.model.address import Address
 from halfmq.model.ids import java_string_hash
 from halfmq.wire.remoting import route as routes
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
@@ -32,6 +35,32 @@ DEFAULT_QUEUES: Final = 4
 #: Lifetime of a route derived from the template topic, seconds; the real one exists after the first send.
 _GUESS_S: Final = 1.0
 _REQUEST_TIMEOUT_S: Final = 3.0
+
+
+class QueueRef(NamedTuple):
+    """One queue of one topic on one broker. Sorts as RocketMQ's ``MessageQueue`` does: topic, broker, number."""
+
+    topic: str
+    broker: str
+    queue: int
+
+
+def allocate(queues: Iterable[QueueRef], members: Iterable[str], me: str) -> Sequence[QueueRef]:
+    """The contiguous range of ``queues`` for member ``me``. Empty if ``me`` is not in ``members`` or has no share.
+
+    With n queues, m members and r = n mod m, the first r members get one queue more than the others.
+    """
+    ordered = sorted(queues)
+    ids = sorted(set(members))
+    if me not in ids:
+        return ()
+    position = ids.index(me)
+    share, rest = divmod(len(ordered), len(ids))
+    if position < rest:
+        start = position * (share + 1)
+        return ordered[start : start + share + 1]
+    start = position * share + rest
+    return ordered[start : start + share]
 
 
 class Target(NamedTuple):
@@ -123,12 +152,11 @@ class Router:
         """
         answer = await self._names.ask(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer.code, answer.remark or "", "the list of brokers")
+            raise refusal(answer.code, answer.remark, "the list of brokers")
         found = {}
         for broker in routes.decode_cluster_info(answer.body):
-            master = broker.addresses.get(routes.MASTER_ID)
-            if master:
-                found[broker.broker_name] = parse_address(master, 10_911)
+            if broker.master is not None:
+                found[broker.broker_name] = broker.master
         self._brokers.update(found)
         return sorted(found)
 
@@ -234,7 +262,7 @@ class Router:
             if known is not None and not known.guessed and self._now() - known.fetched_at < FORGOTTEN_S:
                 return known
             self._routes.pop(topic, None)
-            raise refusal(answer.code, answer.remark or "", f"route of topic {topic}")
+            raise refusal(answer.code, answer.remark, f"route of topic {topic}")
         route = self._read(topic, answer.body)
         self._routes[topic] = route
         self._brokers.update(route.brokers)
@@ -242,11 +270,7 @@ class Router:
 
     def _read(self, topic: str, body: bytes) -> Route:
         data = routes.decode_route(body)
-        brokers: dict[str, Address] = {}
-        for broker in data.brokers:
-            master = broker.addresses.get(routes.MASTER_ID)
-            if master:
-                brokers[broker.broker_name] = parse_address(master, 10_911)
+        brokers = data.masters()
         writable: list[Target] = []
         readable: list[QueueRef] = []
         for queues in data.queues:

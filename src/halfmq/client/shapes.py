@@ -1,14 +1,5 @@
-"""What an application's functions look like, as one table: checked when they are decorated or registered, not with the first message.
-
-| what | called with | may be |
-|---|---|---|
-| handler | the message, or its body | async or plain |
-| handler with an inbox or a barrier | the same, and the open session | async for an ``async_sessionmaker``, plain for a ``sessionmaker`` |
-| the same that sends | these two, and what it sends with | the same |
-| check | the transaction | async or plain |
-| transaction | the transaction, and the arguments of the call | async or plain |
-
-None of them may be a generator, which would never run.
+"""What an application's functions look like (docs/database.md has the table): checked when they are decorated or
+registered, not with the first message. None of them may be a generator, which would never run.
 """
 
 import inspect
@@ -16,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from halfmq.client.user_code import is_async, plain_result
+from halfmq.client.user_code import is_async, is_generator, plain_result
 from halfmq.errors import UsageError
 
 
@@ -44,35 +35,24 @@ class Sessions(Enum):
 HANDLER: Final = Shape("a handler without an inbox", "def handle(message): ...", 1)
 CHECK: Final = Shape("a check", "def check(tx) -> Outcome: ...", 1)
 TRANSACTION: Final = Shape("a transaction", "def create_order(tx, order): ...", 1, is_open=True)
-WITH_INBOX: Final = {
-    Sessions.BLOCKING: Shape(
-        "a handler with an inbox and a sessionmaker", "def handle(message, session): ...", 2, needs_async=False
-    ),
-    Sessions.ASYNC: Shape(
-        "a handler with an inbox and an async_sessionmaker",
-        "async def handle(message, session): ...",
-        2,
-        needs_async=True,
-    ),
-    Sessions.UNKNOWN: Shape("a handler with an inbox", "def handle(message, session): ...", 2),
-}
-WITH_SENDING: Final = {
-    Sessions.BLOCKING: Shape(
-        "a handler with an inbox, markers or an outbox, and a sessionmaker",
-        "def handle(message, session, tx): ...",
-        3,
-        needs_async=False,
-    ),
-    Sessions.ASYNC: Shape(
-        "a handler with an inbox, markers or an outbox, and an async_sessionmaker",
-        "async def handle(message, session, tx): ...",
-        3,
-        needs_async=True,
-    ),
-    Sessions.UNKNOWN: Shape(
-        "a handler with an inbox, and markers or an outbox", "def handle(message, session, tx): ...", 3
-    ),
-}
+
+
+def _by_sessions(opened: str, unknown: str, arguments: str) -> dict[Sessions, Shape]:
+    """``opened``: the words before the kind of sessionmaker. ``unknown``: of a handler whose kind is not known yet."""
+    example, count = f"def handle({arguments}): ...", arguments.count(",") + 1
+    return {
+        Sessions.BLOCKING: Shape(f"{opened} and a sessionmaker", example, count, needs_async=False),
+        Sessions.ASYNC: Shape(f"{opened} and an async_sessionmaker", f"async {example}", count, needs_async=True),
+        Sessions.UNKNOWN: Shape(unknown, example, count),
+    }
+
+
+WITH_INBOX: Final = _by_sessions("a handler with an inbox", "a handler with an inbox", "message, session")
+WITH_SENDING: Final = _by_sessions(
+    "a handler with an inbox, markers or an outbox,",
+    "a handler with an inbox, and markers or an outbox",
+    "message, session, tx",
+)
 
 
 def sessions_of(factory: Callable[[], Any] | None) -> Sessions:
@@ -108,8 +88,9 @@ def _no_factory(given: object) -> UsageError:
 def check_handler(
     function: Any, inbox: Any, factory: Callable[[], Any] | None, *, sends: bool = False, barrier: Any = None
 ) -> None:
-    """Raise UsageError if ``function`` cannot be a handler with this inbox, or this barrier in its place, and these sessions. ``sends``: with
-    markers or an outbox."""
+    """Raise UsageError if ``function`` cannot be a handler with this inbox, or this barrier in its place, and these sessions. ``sends``:
+    with markers or an outbox.
+    """
     kind, made = (
         ("inbox", "halfmq.sql.Inbox(metadata)") if barrier is None else ("barrier", "halfmq.sql.Barrier(metadata)")
     )
@@ -155,7 +136,7 @@ def check_shape(function: Any, shape: Shape) -> None:
 def _what_is_wrong(function: Any, shape: Shape) -> str:
     if not callable(function) or inspect.isclass(function):
         return "is not a function"
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if is_generator(function):
         return "is a generator, which would never run"
     if shape.needs_async is not None and is_async(function) is not shape.needs_async:
         return "is a plain function" if shape.needs_async else "is a coroutine function"

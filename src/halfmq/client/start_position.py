@@ -13,18 +13,18 @@ group: they are read from their beginning.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeVar
 
-from halfmq.client.allocation import QueueRef
 from halfmq.client.connection import Answer, NoAnswer, NotSent
 from halfmq.client.context import ClientContext
 from halfmq.client.log import log
 from halfmq.client.refusals import refusal
-from halfmq.client.routing import Route
+from halfmq.client.routing import QueueRef, Route
 from halfmq.errors import ConnectError, ProtocolError, RequestFailed, TopicNotFound
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
-from halfmq.wire.remoting.replies import OffsetReply, read_reply
+from halfmq.wire.remoting.fields import OffsetReply
 
 #: How long entering a consumer may wait for brokers that do not answer, seconds.
 FIX_TIMEOUT_S: Final = 3.0
@@ -33,7 +33,8 @@ _ATTEMPT_S: Final = 1.0
 _PAUSE_S: Final = 0.1
 #: How long another member of the group, which may be entering now, has to commit its start positions, seconds.
 _OTHERS_S: Final = 1.0
-#: A queue whose start could not be fixed starts this long before the consumer was entered, ms, since the clocks of broker and client differ.
+#: A queue whose start could not be fixed starts this long before the consumer was entered, ms, since the clocks of broker and client
+#: differ.
 _BEFORE_MS: Final = 30_000
 _REQUEST_TIMEOUT_S: Final = 3.0
 
@@ -114,8 +115,8 @@ async def start_offset(
 
 def _offset(answer: Answer, what: str) -> int:
     if answer.code != ResponseCode.SUCCESS:
-        raise refusal(answer.code, answer.remark or "", what)
-    return read_reply(answer, OffsetReply).offset
+        raise refusal(answer.code, answer.remark, what)
+    return answer.read(OffsetReply).offset
 
 
 async def fix_start(
@@ -143,25 +144,18 @@ async def fix_start(
     return TopicStart(fixing.fixed, EARLIEST)
 
 
+@dataclass
 class _Fixing:
     """The state over several attempts for one topic."""
 
-    def __init__(
-        self,
-        context: ClientContext,
-        group: str,
-        topic: str,
-        start: Start,
-        members: Callable[[Route], Awaitable[tuple[str, ...]]],
-    ) -> None:
-        self._context = context
-        self._group = group
-        self._topic = topic
-        self._start = start
-        self._members = members
-        self.fixed: dict[QueueRef, int] = {}
-        #: Read, and perhaps not committed.
-        self.begins: dict[QueueRef, int] = {}
+    _context: ClientContext
+    _group: str
+    _topic: str
+    _start: Start
+    _members: Callable[[Route], Awaitable[tuple[str, ...]]]
+    fixed: dict[QueueRef, int] = field(default_factory=dict)
+    #: Read, and perhaps not committed.
+    begins: dict[QueueRef, int] = field(default_factory=dict)
 
     async def attempt(self) -> _Failure | None:
         """Fix what is not fixed yet. None: everything is; else the first failure."""

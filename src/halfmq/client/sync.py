@@ -8,33 +8,27 @@ session's database connection.
 
 import os
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
-from datetime import datetime, timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from halfmq import limits
 from halfmq.client import forks
-from halfmq.client.arguments import check_marker_table, checked_seconds, checked_text, checked_transaction_id
-from halfmq.client.async_client import REQUEST_TIMEOUT_S, TCC_TIMEOUT_S, AsyncClient, environment, message_of
-from halfmq.client.listener import TransactionListener, listener_name
-from halfmq.client.log import log
+from halfmq.client.arguments import check_marker_table, checked_seconds, checked_transaction_id
+from halfmq.client.async_client import TCC_TIMEOUT_S, AsyncClient, environment
+from halfmq.client.faces import WithoutWaiting, blocking, finished, like
+from halfmq.client.listener import AWAITS, TransactionListener, check_methods
 from halfmq.client.loop_thread import loop_thread
 from halfmq.client.message import Delivery, Message
-from halfmq.client.notes import Notes
-from halfmq.client.outcome import Outcome
-from halfmq.client.outgoing import OutgoingMessage, checked_bodies, compose
-from halfmq.client.receipts import Prepared, Receipt, TransactionReceipt, Verdict
-from halfmq.errors import HalfmqError, UsageError
+from halfmq.client.outgoing import checked_bodies
+from halfmq.client.receipts import Receipt, TransactionReceipt
+from halfmq.client.user_code import plain_result
+from halfmq.errors import UsageError
 
 if TYPE_CHECKING:
     # Loaded when they are needed, as in ``async_client``.
     from halfmq.client.consumer import Consumer
-    from halfmq.client.coordinator import Coordinator, PreparedTransaction, Standing
-    from halfmq.client.fetched_checks import FetchedCheck
-    from halfmq.client.marker_table import CheckFunction, MarkerTable, TransactionBlock
-    from halfmq.client.outbox import RunningRelay
+    from halfmq.client.coordinator import BlockingCoordinator, Coordinator
+    from halfmq.client.marker_table import CheckFunction, MarkerTable, RunningRelay, TransactionBlock
     from halfmq.client.tcc import BlockingTcc
     from halfmq.client.transaction_block import BlockingTransaction
 
@@ -55,6 +49,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+class _Behind(AsyncClient):
+    """The asynchronous client of a blocking one."""
+
+    _face = "Client"
+
+
 class Client:
     """A connection to halfmq or Apache RocketMQ, for code without asyncio.
 
@@ -65,8 +65,8 @@ class Client:
     """
 
     def __init__(self, url: str, *, group: str = "", **options: Any) -> None:
-        self._make: Callable[[], AsyncClient] = lambda: AsyncClient(url, group=group, **options)
-        self._client = self._make()
+        self._make: Callable[[], AsyncClient] = lambda: _Behind(url, group=group, **options)
+        self._client: AsyncClient = self._make()
         self.group = self._client.group
         self._checks: dict[str, CheckFunction] = {}
         self._entered = False
@@ -84,9 +84,7 @@ class Client:
         self.connect()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def connect(self, *, wait: bool = True) -> None:
@@ -102,9 +100,7 @@ class Client:
             loop_thread().run(self._client.close())
         self._entered = False
 
-    def found(self) -> None:
-        """See ``AsyncClient.found``."""
-        self._run(self._live().found())
+    found = blocking(AsyncClient.found)
 
     @property
     def is_ready(self) -> bool:
@@ -113,7 +109,7 @@ class Client:
 
     def healthy(self) -> bool:
         """See ``AsyncClient.healthy``; False if the client is not open."""
-        return self._entered and self._run(self._live().healthy())
+        return self._entered and loop_thread().run(self._live().healthy())
 
     @property
     def _is_of_this_process(self) -> bool:
@@ -140,84 +136,16 @@ class Client:
                     self._made_in = forks.generation
         return self._client
 
-    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return loop_thread().run(work)
-
     # --- plain sends ----------------------------------------------------------------------------------------------
 
-    def send(
-        self,
-        topic: str,
-        body: object,
-        *,
-        tag: str | None = None,
-        key: object = None,
-        keys: Sequence[object] | str = (),
-        sharding_key: object = None,
-        delay: float | timedelta | None = None,
-        properties: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-    ) -> Receipt:
-        """See ``AsyncClient.send``."""
-        client = self._live()
-        return self._run(
-            client.send(
-                topic,
-                body,
-                tag=tag,
-                key=key,
-                keys=keys,
-                sharding_key=sharding_key,
-                delay=delay,
-                properties=properties,
-                timeout=timeout,
-            )
-        )
+    send = blocking(AsyncClient.send)
 
-    def send_many(
-        self,
-        topic: str,
-        bodies: Iterable[object],
-        *,
-        tag: str | None = None,
-        keys: Sequence[object] | str = (),
-        properties: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-    ) -> list[Receipt]:
-        """See ``AsyncClient.send_many``."""
+    @like(AsyncClient.send_many)
+    def send_many(self, topic: str, bodies: Iterable[object], **named: Any) -> list[Receipt]:
         client = self._live()
-        return self._run(
-            client.send_many(
-                topic, list(checked_bodies(bodies)), tag=tag, keys=keys, properties=properties, timeout=timeout
-            )
-        )
+        return loop_thread().run(client.send_many(topic, list(checked_bodies(bodies)), **named))
 
-    def request(
-        self,
-        topic: str,
-        body: object,
-        *,
-        timeout: float = REQUEST_TIMEOUT_S,
-        tag: str | None = None,
-        key: object = None,
-        keys: Sequence[object] | str = (),
-        sharding_key: object = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> Message:
-        """See ``AsyncClient.request``."""
-        client = self._live()
-        return self._run(
-            client.request(
-                topic,
-                body,
-                timeout=timeout,
-                tag=tag,
-                key=key,
-                keys=keys,
-                sharding_key=sharding_key,
-                properties=properties,
-            )
-        )
+    request = blocking(AsyncClient.request)
 
     # --- transactions ---------------------------------------------------------------------------------------------
 
@@ -225,132 +153,59 @@ class Client:
         """See ``AsyncClient.new_transaction_id``."""
         return self._live().new_transaction_id()
 
-    def prepare(
-        self,
-        messages: Sequence[OutgoingMessage],
-        *,
-        tx_id: str,
-        name: str = "",
-        query_id: str = "",
-        broker: str = "",
-        timeout: float | None = None,
-        **notes: Unpack[Notes],
-    ) -> Prepared:
-        """See ``AsyncClient.prepare``."""
-        client = self._live()
-        return self._run(
-            client.prepare(messages, tx_id=tx_id, name=name, query_id=query_id, broker=broker, timeout=timeout, **notes)
-        )
-
-    def settle_earlier(self, tx_id: str, message: OutgoingMessage, *, broker: str) -> Verdict | None:
-        """See ``AsyncClient.settle_earlier``."""
-        client = self._live()
-        return self._run(client.settle_earlier(tx_id, message, broker=broker))
+    prepare = blocking(AsyncClient.prepare)
+    settle_earlier = blocking(AsyncClient.settle_earlier)
 
     def coordinator(self, name: str) -> "BlockingCoordinator":
         """See ``AsyncClient.coordinator``."""
         client = self._live()
+        from halfmq.client.coordinator import BlockingCoordinator
 
         async def make() -> "Coordinator":
             return client.coordinator(name)
 
-        return BlockingCoordinator(self._run(make()))
+        return BlockingCoordinator(loop_thread().run(make()))
 
-    def broker_names(self) -> list[str]:
-        """See ``AsyncClient.broker_names``."""
-        client = self._live()
-        return self._run(client.broker_names())
+    broker_names = blocking(AsyncClient.broker_names)
+    commit = blocking(AsyncClient.commit)
+    rollback = blocking(AsyncClient.rollback)
 
-    def commit(self, prepared: Prepared) -> TransactionReceipt:
-        """See ``AsyncClient.commit``."""
+    @like(AsyncClient.begin)
+    def begin(self, name: str = "", **named: Any) -> "BlockingTransaction":
         client = self._live()
-        return self._run(client.commit(prepared))
-
-    def rollback(self, prepared: Prepared) -> TransactionReceipt:
-        """See ``AsyncClient.rollback``."""
-        client = self._live()
-        return self._run(client.rollback(prepared))
-
-    def begin(
-        self,
-        name: str = "",
-        *,
-        topic: str | None = None,
-        query_id: str = "",
-        tx_id: str = "",
-        checked_elsewhere: bool = False,
-        timeout: float | None = None,
-        **notes: Unpack[Notes],
-    ) -> "BlockingTransaction":
-        """``with mq.begin() as tx: tx.send(...)``. See ``AsyncClient.begin``."""
-        client = self._live()
-        if not self.group:
-            raise UsageError("transactions need a group", hint='Client(url, group="orders")')
-        checked_text(name, "name", "the name of its check")
-        checked_text(query_id, "query_id", "the key for its check, such as str(order.id)")
         from halfmq.client.transaction_block import BlockingTransaction
 
-        if tx_id != "":
-            checked_transaction_id(tx_id)
-        if name and not checked_elsewhere:
-            client._require_check(name, f"mq.add_check({name!r}, check)")
-        if timeout is not None:
-            checked_seconds(timeout, "timeout")
-        client._context.refuse_if_away()
-        return BlockingTransaction(
-            self,
-            client.verdicts,
-            name,
-            topic=topic,
-            query_id=query_id,
-            tx_id=tx_id,
-            checked_elsewhere=checked_elsewhere,
-            timeout=timeout,
-            **notes,
-        )
+        client._refuse_begin(name, **named)
+        return BlockingTransaction(WithoutWaiting(self), client.verdicts, name, **named)
 
+    @like(AsyncClient.transaction)  # type: ignore[arg-type]  # its **options might name a self
     def transaction(
-        self,
-        session: Any,
-        *,
-        markers: "MarkerTable",
-        outbox: Any = None,
-        checked_elsewhere: bool = False,
-        timeout: float | None = None,
-        **options: Any,
+        self, session: Any, *, markers: "MarkerTable", **named: Any
     ) -> "AbstractContextManager[TransactionBlock]":
-        """One outcome for a database session and its messages; see ``AsyncClient.transaction``."""
-        options = self._live()._transaction_options(markers, outbox, checked_elsewhere, timeout, options)
+        options = self._live()._transaction_options(markers, **named)
         return markers.bind(self, session, **options)
 
+    @like(AsyncClient.tcc)  # type: ignore[arg-type]  # as above
     def tcc(
-        self,
-        session: Any,
-        *,
-        markers: "MarkerTable",
-        timeout: float = TCC_TIMEOUT_S,
-        checked_elsewhere: bool = False,
-        **options: Any,
+        self, session: Any, *, markers: "MarkerTable", timeout: float = TCC_TIMEOUT_S, **named: Any
     ) -> "BlockingTcc":
-        """``with mq.tcc(session, markers=markers) as t: t.call(...)``. See ``AsyncClient.tcc``."""
         client = self._live()
         from halfmq.client.tcc import TIMEOUT_MAX_S, BlockingTcc
 
-        options = client._transaction_options(markers, None, checked_elsewhere, None, options)
+        options = client._transaction_options(markers, **named)
         timeout_s = checked_seconds(timeout, "timeout", at_most=TIMEOUT_MAX_S)
         return BlockingTcc(
-            self, client, session, timeout_s, lambda calls: markers.bind(calls, session, **options), self._run
+            self, client, session, timeout_s, lambda calls: markers.bind(calls, session, **options), loop_thread().run
         )
 
-    def fence(self, tx_id: str, *, group: str, broker: str, since: int) -> Verdict:
-        """See ``AsyncClient.fence``."""
-        return self._run(self._live().fence(tx_id, group=group, broker=broker, since=since))
+    fence = blocking(AsyncClient.fence)
 
     def relay(self, outbox: Any, sessions: Any, *, to: Any = None, **options: Any) -> "BlockingRelay":
         """``with mq.relay(outbox, sessions): ...``; see ``AsyncClient.relay``. It works on the client's own thread, so ``sessions`` are
         blocking ones, and ``to`` is used by nobody else."""
         return BlockingRelay(self._live().relay(outbox, sessions, to=to, **options))
 
+    @like(AsyncClient.send_in_transaction)
     def send_in_transaction(
         self,
         topic: str,
@@ -358,51 +213,25 @@ class Client:
         arg: Any = None,
         *,
         listener: TransactionListener,
-        tag: str | None = None,
-        key: object = None,
-        keys: Sequence[object] | str = (),
-        sharding_key: object = None,
-        delay: float | timedelta | None = None,
-        properties: Mapping[str, str] | None = None,
         tx_id: str = "",
-        **notes: Unpack[Notes],
+        **named: Any,
     ) -> TransactionReceipt:
-        """See ``AsyncClient.send_in_transaction``. ``listener.execute`` runs in the calling thread."""
         client = self._live()
-        from halfmq.client.transaction_block import checked_outcome, raised
+        from halfmq.client.transaction_block import send_by_listener
 
         if tx_id != "":
             checked_transaction_id(tx_id)
+        check_methods(listener, awaits=False)
         self.add_listener(listener)
-        outgoing = compose(
-            topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
+
+        async def execute(message: Message) -> object:  # in the calling thread
+            return plain_result(listener.execute(message, arg), f"{type(listener).__name__}.execute", AWAITS)
+
+        return finished(
+            send_by_listener(WithoutWaiting(self), client, listener, execute, topic, body, tx_id=tx_id, **named)
         )
-        tx_id = tx_id or client.new_transaction_id()
-        verdicts = client.verdicts
-        verdicts.opened(tx_id)
-        try:
-            prepared = self.prepare([outgoing], tx_id=tx_id, name=listener_name(listener), **notes)
-            message = message_of(outgoing, prepared, client.clock.wall_ms())
-            try:
-                said = listener.execute(message, arg)
-            except BaseException as error:
-                self._leave_undecided(prepared, raised("execute", error))
-                raise
-            outcome = checked_outcome(said, f"{type(listener).__name__}.execute")
-            return self.finish(prepared, outcome)
-        finally:
-            verdicts.left_open(tx_id)
 
-    def _leave_undecided(self, prepared: Prepared, remark: str) -> None:
-        try:
-            self.finish(prepared, Outcome.UNKNOWN, remark)
-        except HalfmqError as error:
-            log.warning("%s: %s; the check settles it", prepared.tx_id, error)
-
-    def finish(self, prepared: Prepared, outcome: Outcome, remark: str = "") -> TransactionReceipt:
-        """See ``AsyncClient.finish``."""
-        client = self._live()
-        return self._run(client.finish(prepared, outcome, remark))
+    finish = blocking(AsyncClient.finish)
 
     # --- checks ---------------------------------------------------------------------------------------------------
 
@@ -424,17 +253,9 @@ class Client:
         check = markers.checker(sessions)
         self._on_loop(lambda: self._client._answer_from_markers(markers.name, check))
 
-    def report_outcome(self, tx_id: str, outcome: Outcome, source: str) -> bool:
-        """See ``AsyncClient.report_outcome``."""
-        return self._run(self._live().report_outcome(tx_id, outcome, source))
-
-    def fetch_checks(self, *, count: int = 32, wait: float = 20.0) -> "list[FetchedCheck]":
-        """See ``AsyncClient.fetch_checks``."""
-        return self._run(self._live().fetch_checks(count=count, wait=wait))
-
-    def answer_check(self, check: "FetchedCheck", outcome: Outcome) -> TransactionReceipt:
-        """See ``AsyncClient.answer_check``."""
-        return self._run(self._live().answer_check(check, outcome))
+    report_outcome = blocking(AsyncClient.report_outcome)
+    fetch_checks = blocking(AsyncClient.fetch_checks)
+    answer_check = blocking(AsyncClient.answer_check)
 
     def _on_loop(self, register: Callable[[], None]) -> None:
         async def work() -> None:
@@ -442,72 +263,18 @@ class Client:
 
         if self._entered:
             self._live()
-            self._run(work())
+            loop_thread().run(work())
         else:
             register()
         self._checks = self._client.check_functions()
 
-    def undecided(self, ids: Collection[str]) -> set[str]:
-        """See ``AsyncClient.undecided``. For ``MarkerTable.prune(session, ..., undecided=mq.undecided)``."""
-        return self._run(self._live().undecided(ids))
+    undecided = blocking(AsyncClient.undecided)
 
     # --- consuming ------------------------------------------------------------------------------------------------
 
-    def consumer(
-        self,
-        topics: str | Sequence[str],
-        *,
-        group: str = "",
-        tags: str = "*",
-        start: str | datetime = "earliest",
-        retries: int = limits.RETRY_TIMES_MAX,
-        prefetch: int | None = None,
-    ) -> "BlockingConsumer":
-        """``with mq.consumer(topic, group="billing") as messages``. See ``AsyncClient.consumer``."""
-        return BlockingConsumer(
-            self._live().consumer(topics, group=group, tags=tags, start=start, retries=retries, prefetch=prefetch)
-        )
-
-
-class BlockingCoordinator:
-    """Made by ``Client.coordinator``: ``Coordinator`` without asyncio, with the same methods."""
-
-    def __init__(self, coordinator: "Coordinator") -> None:
-        self._coordinator = coordinator
-        self._made_in = forks.generation
-        self.name = coordinator.name
-        self.group = coordinator.group
-
-    @property
-    def epochs(self) -> Mapping[str, int]:
-        """See ``Coordinator.epochs``."""
-        return self._coordinator.epochs
-
-    def recover(self) -> "list[PreparedTransaction]":
-        """See ``Coordinator.recover``."""
-        return self._run(self._coordinator.recover())
-
-    def prepare(self, messages: Sequence[OutgoingMessage], **options: Any) -> Prepared:
-        """See ``Coordinator.prepare``."""
-        return self._run(self._coordinator.prepare(messages, **options))
-
-    def settle(
-        self, transaction: str | Prepared, outcome: Outcome, *, timeout: float | None = None
-    ) -> TransactionReceipt:
-        """See ``Coordinator.settle``."""
-        return self._run(self._coordinator.settle(transaction, outcome, timeout=timeout))
-
-    def outcome(self, tx_id: str) -> "Standing":
-        """See ``Coordinator.outcome``."""
-        return self._run(self._coordinator.outcome(tx_id))
-
-    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        try:
-            forks.refuse_in_child(self._made_in, "this coordinator", "make another one in the child, and recover()")
-        except UsageError:
-            work.close()
-            raise
-        return loop_thread().run(work)
+    @like(AsyncClient.consumer)
+    def consumer(self, topics: str | Sequence[str], **named: Any) -> "BlockingConsumer":
+        return BlockingConsumer(self._live().consumer(topics, **named))
 
 
 class BlockingRelay:
@@ -521,9 +288,7 @@ class BlockingRelay:
         forks.refuse_in_child(self._made_in, "this relay", "make another one in the child")
         return loop_thread().run(self._running.__aenter__())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """In a forked child it does nothing: the relay works in the parent."""
         if self._made_in == forks.generation:
             loop_thread().run(self._running.__aexit__(None, None, None))
@@ -575,7 +340,7 @@ class BlockingMessage(Message):
         try:
             yield self
         except Exception:  # noqa: BLE001 - the application's code or a bug; logged, and the service goes on
-            log.exception("processing of %r failed; it is delivered again later", self)
+            self._log_failure()
             self.retry()
         else:
             self.ack()
@@ -615,9 +380,7 @@ class BlockingConsumer:
         loop_thread().run(self._consumer.__aenter__())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -16,14 +16,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from halfmq import limits
 from halfmq.client.branch import CANCEL, CONFIRM, TRY, Branch
 from halfmq.client.log import log
-from halfmq.client.outgoing import OutgoingMessage, checked_topic, compose
+from halfmq.client.outgoing import OutgoingMessage, checked_topic, compose, encode_body
 from halfmq.client.receipts import ROLLED_BACK, TransactionReceipt
-from halfmq.client.user_code import RunBlocking, call, is_async, plain_result
+from halfmq.client.user_code import RunBlocking, call, is_async, plain_result, refuse_generator
 from halfmq.errors import BranchRefused, HalfmqError, OutcomeMixed, TransactionRefused, UsageError
 from halfmq.model import properties as names
 
@@ -41,13 +41,12 @@ TIMEOUT_MAX_S: Final = limits.TIMER_DELAY_MAX_MS // 1000
 _TOO_LATE: Final = "its branches are cancelled; begin a new block, and give it more time with timeout="
 
 
-class _Cancel:
+class _Cancel(NamedTuple):
     """What cancels a branch: its call, and the message."""
 
-    def __init__(self, branch: Branch, topic: str, body: object) -> None:
-        self.branch = branch
-        self.topic = topic
-        self.body = body
+    branch: Branch
+    topic: str
+    body: bytes
 
 
 class Branches:
@@ -77,19 +76,20 @@ class Branches:
             )
         return left_s
 
-    async def begin(self, try_: object, confirm: str, cancel: str, body: object) -> Branch:
+    async def begin(self, try_: object, confirm: str, cancel: str, body: bytes) -> Branch:
         """Begin a branch: its cancel is on its way. Returns its try, which may be called now.
 
         Raises: any exception; the branch must not be tried.
         """
         if not isinstance(try_, str) and not callable(try_):
             raise UsageError(f"{try_!r} is no try", hint="a function of a branch and a body, or a topic")
+        refuse_generator(try_, "the try")
         for topic in (confirm, cancel, *([try_] if isinstance(try_, str) else [])):
             checked_topic(topic)
         self._refuse_closed()
         async with self._finding:
             if not self.broker:
-                await self._find_broker(confirm)
+                self.broker, self._since = await self._client._place_of_tcc(confirm)
         self._refuse_closed()
         number = str(len(self._cancels) + 1)
         tried = Branch(self.gid, self._client.group, number, TRY, self.broker, self._since)
@@ -108,20 +108,12 @@ class Branches:
         if self._is_closed:
             raise UsageError(f"the block of {self.gid} has ended; nothing was tried", hint="t.call inside of the block")
 
-    async def _find_broker(self, topic: str) -> None:
-        self.broker, self._since = await self._client._place_of_tcc(topic)
-
     async def _send(self, cancelling: _Cancel, delay_s: float) -> None:
-        message = compose(
-            cancelling.topic,
-            cancelling.body,
-            key=self.gid,
-            delay=delay_s or None,
-            properties=cancelling.branch.properties(),
-        )
-        await self._client.send(cancelling.topic, message)
+        branch, topic, body = cancelling
+        message = compose(topic, body, key=self.gid, delay=delay_s or None, properties=branch.properties())
+        await self._client.send(topic, message)
 
-    async def request(self, topic: str, tried: Branch, body: object) -> "Message":
+    async def request(self, topic: str, tried: Branch, body: bytes) -> "Message":
         """Send the try as a request, and wait for its reply for as long as the block has time.
 
         Raises: see ``AsyncTcc.call``.
@@ -139,14 +131,15 @@ class Branches:
         self._confirmed.add(tried.branch)
         return tried._replace(op=CONFIRM)
 
-    def refuse_unfinished(self) -> None:
-        """Raise UsageError if a branch may be tried and has no confirm: a commit would drop its cancel, too."""
+    def unfinished(self) -> UsageError | None:
+        """Why the block cannot commit: a branch has no confirm, and a commit would drop its cancel, too."""
         for one in self._cancels:
             if one.branch.branch not in self._confirmed:
-                raise UsageError(
+                return UsageError(
                     f"the call of branch {one.branch.branch} of {self.gid} has failed, so that the block cannot commit",
                     hint="let the exception leave the block; its branches are cancelled",
                 )
+        return None
 
     def refuse_incomplete(self, messages: Sequence[OutgoingMessage]) -> None:
         """Raise UsageError if the confirm of a branch is not among the ``messages`` of the transaction."""
@@ -173,6 +166,7 @@ class Branches:
             log.info("%s is cancelled when its time is over, not now: %s", self.gid, str(error) or "no answer in time")
 
 
+_Raised = tuple[type[BaseException] | None, BaseException | None]
 _AWAITS: Final = "Client.tcc awaits nothing: async with AsyncClient(...) as mq:"
 
 
@@ -231,30 +225,35 @@ class _Block:
                 hint="t.call outside of session.begin_nested()",
             )
 
-    def _add_confirm(self, tried: Branch, topic: str, body: object) -> None:
+    def _add_confirm(self, tried: Branch, topic: str, body: bytes) -> None:
         confirm = self._branches.confirm_of(tried)
         self._opened().send(topic, body, key=self.id, properties=confirm.properties())
 
-    def _refusal(self) -> UsageError | None:
-        try:
-            self._branches.refuse_unfinished()
-        except UsageError as refused:
-            return refused
-        return None
+    def _ending(self, kind: type[BaseException] | None, error: BaseException | None) -> _Raised:
+        """The exception with which the block of the session is left. Nothing begins from here on."""
+        self._branches.close()
+        refused = self._branches.unfinished() if error is None else None
+        return (kind, error) if refused is None else (type(refused), refused)
 
-    def _mixed(self, mixed: OutcomeMixed) -> OutcomeMixed:
-        """What its messages said cannot be sent later: the confirms of branches that are cancelled."""
-        return OutcomeMixed(
-            f"the local transaction {self.id} is committed, and its branches are cancelled, since its messages were rolled back before by somebody else",
-            tx_id=mixed.tx_id,
-            standing=mixed.standing,
-            hint="undo its rows, then begin a new block if it is still wanted; `halfmq tx damaged` lists it as soon as its marker was compared",
-        )
-
-    def _clear(self, refused: TransactionRefused) -> TransactionRefused:
-        return TransactionRefused(
-            f"{self.id} was rolled back before it was prepared: {refused}", standing=refused.standing, hint=_TOO_LATE
-        )
+    def _told(self, error: Exception) -> Exception:
+        """What the caller gets for an exception at the end of the block."""
+        if isinstance(error, TransactionRefused):
+            text = f"{self.id} was rolled back before it was prepared: {error}"
+            told: HalfmqError = TransactionRefused(text, standing=error.standing, hint=_TOO_LATE)
+        elif isinstance(error, OutcomeMixed):
+            # What its messages said cannot be sent later: the confirms of branches that are cancelled.
+            told = OutcomeMixed(
+                f"the local transaction {self.id} is committed, and its branches are cancelled, since its messages were "
+                "rolled back before by somebody else",
+                tx_id=error.tx_id,
+                standing=error.standing,
+                hint="undo its rows, then begin a new block if it is still wanted; `halfmq tx damaged` lists it as soon as "
+                "its marker was compared",
+            )
+        else:
+            return error
+        told.__cause__ = error
+        return told
 
 
 class AsyncTcc(_Block):
@@ -280,41 +279,35 @@ class AsyncTcc(_Block):
         """Call ``try_(branch, body)``, a coroutine function or a plain one, and return its result. A topic in its place: send the try as a
         request to it, and return the reply, a ``Message``.
 
-        ``confirm``, ``cancel``: topics; each gets ``body`` if the block commits, or if it does not. Give the participant the ``branch``: as
-        ``branch.headers()`` of a request, or itself. A try that raises, also because its answer is lost, makes the block fail.
+        ``confirm``, ``cancel``: topics; each gets ``body``, as it is now, if the block commits, or if it does not. Give the participant the
+        ``branch``: as ``branch.headers()`` of a request, or itself. A try that raises, also because its answer is lost, makes the block
+        fail.
 
         Raises: any exception of ``try_``. SendTimeout, ConnectError and others of ``send``: it was not called. TransactionRefused: the time
-            of the block is over. With a topic: BranchRefused: the participant refuses; it holds nothing. NoReply, and others of ``request``: it
-            is not known what it holds, and will be cancelled.
+            of the block is over. With a topic: BranchRefused: the participant refuses; it holds nothing. NoReply, and others of
+            ``request``: it is not known what it holds, and will be cancelled.
         """
         self._refuse_savepoint()
-        tried = await self._branches.begin(try_, confirm, cancel, body)
+        encoded = encode_body(body)  # before the try, which may change it
+        tried = await self._branches.begin(try_, confirm, cancel, encoded)
         if isinstance(try_, str):
-            result: Any = await self._branches.request(try_, tried, body)
+            result: Any = await self._branches.request(try_, tried, encoded)
         else:
             result = await call(self._run_blocking, try_, tried, body)
-        self._add_confirm(tried, confirm, body)
+        self._add_confirm(tried, confirm, encoded)
         return result
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._branches.close()
-        refused = self._refusal() if error is None else None
+        leaving = self._ending(kind, error)
         try:
-            if refused is not None:
-                await self._inner.__aexit__(type(refused), refused, None)
-                raise refused
-            await self._inner.__aexit__(kind, error, traceback)
-        except TransactionRefused as late:
+            await self._inner.__aexit__(*leaving, traceback)
+            if error is None and leaving[1] is not None:
+                raise leaving[1]
+        except Exception as failed:  # noqa: BLE001 - raised
             await self._branches.cancel_now()
-            raise self._clear(late) from late
-        except OutcomeMixed as mixed:
-            await self._branches.cancel_now()
-            raise self._mixed(mixed) from mixed
-        except Exception:
-            await self._branches.cancel_now()
-            raise
+            raise self._told(failed)  # noqa: B904 - with its cause
         if isinstance(error, Exception):
             await self._branches.cancel_now()
 
@@ -344,34 +337,27 @@ class BlockingTcc(_Block):
         self._refuse_savepoint()
         if not isinstance(try_, str) and is_async(try_):
             raise UsageError("the try is a coroutine function, which nobody awaits", hint=_AWAITS)
-        tried = self._run(self._branches.begin(try_, confirm, cancel, body))
+        encoded = encode_body(body)
+        tried = self._run(self._branches.begin(try_, confirm, cancel, encoded))
         if isinstance(try_, str):
-            result: Any = self._run(self._branches.request(try_, tried, body))
+            result: Any = self._run(self._branches.request(try_, tried, encoded))
         else:
             result = plain_result(
                 try_(tried, body), "the try", _AWAITS
             )  # nothing was tried, and it must not be confirmed
-        self._add_confirm(tried, confirm, body)
+        self._add_confirm(tried, confirm, encoded)
         return result
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._branches.close()
-        refused = self._refusal() if error is None else None
+        leaving = self._ending(kind, error)
         try:
-            if refused is not None:
-                self._inner.__exit__(type(refused), refused, None)
-                raise refused
-            self._inner.__exit__(kind, error, traceback)
-        except TransactionRefused as late:
+            self._inner.__exit__(*leaving, traceback)
+            if error is None and leaving[1] is not None:
+                raise leaving[1]
+        except Exception as failed:  # noqa: BLE001 - raised
             self._run(self._branches.cancel_now())
-            raise self._clear(late) from late
-        except OutcomeMixed as mixed:
-            self._run(self._branches.cancel_now())
-            raise self._mixed(mixed) from mixed
-        except Exception:
-            self._run(self._branches.cancel_now())
-            raise
+            raise self._told(failed)  # noqa: B904 - with its cause
         if isinstance(error, Exception):
             self._run(self._branches.cancel_now())

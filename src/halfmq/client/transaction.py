@@ -14,11 +14,10 @@ from dataclasses import replace
 from typing import Final, Unpack
 
 from halfmq import limits
-from halfmq.client.arguments import checked_messages, checked_text, checked_transaction_id
+from halfmq.client.arguments import Notes, checked_messages, checked_text, checked_transaction_id, note_pairs
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.context import ClientContext
 from halfmq.client.log import log
-from halfmq.client.notes import Notes, note_pairs
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.prepare import Preparation
@@ -31,8 +30,9 @@ from halfmq.client.receipts import (
     TransactionReceipt,
     Verdict,
 )
-from halfmq.client.refusals import refusal
-from halfmq.client.retry import BACKOFF_MAX_S, RETRIABLE, Attempts
+from halfmq.client.refusals import RETRIABLE, refusal
+from halfmq.client.retry import BACKOFF_MAX_S, Attempts
+from halfmq.client.user_code import end_tasks, spawn
 from halfmq.client.verdicts import Verdicts
 from halfmq.errors import (
     ConnectError,
@@ -47,10 +47,11 @@ from halfmq.errors import (
 )
 from halfmq.model import properties as names
 from halfmq.model.ids import ANY_HALF
+from halfmq.model.text_fields import write_fields
 from halfmq.wire.remoting.codes import EXT_VERDICT, HMQ_STORY, ResponseCode
+from halfmq.wire.remoting.fields import EndReply
 from halfmq.wire.remoting.message_codec import encode_end
-from halfmq.wire.remoting.operators import EXT_GROUP, EXT_ID, EXT_STATE
-from halfmq.wire.remoting.replies import EndReply, read_reply
+from halfmq.wire.remoting.operators import EXT_STATE, TransactionFields
 
 #: How long an unanswered verdict is retried in the background, seconds: longer than a broker restart. Then only the check
 #: remains.
@@ -63,16 +64,24 @@ _REPEATED_FOR_COORDINATOR: Final = (
 #: Maximum length of the remark sent with UNKNOWN, characters; the broker keeps 200.
 REMARK_CHARS_MAX: Final = 500
 
+#: Of a verdict of the application whose call has ended without an answer, and which is refused now: nobody else says so.
+_DAMAGE: Final = {
+    Outcome.COMMIT: "never appear, and its local transaction is committed",
+    Outcome.ROLLBACK: "are visible, and its local transaction is rolled back",
+}
+
 VERDICT_OF: Final[dict[Outcome, Verdict]] = {Outcome.COMMIT: COMMITTED, Outcome.ROLLBACK: ROLLED_BACK}
 
 
 class Settlement:
     """The progress of sending one verdict: which halves of an Apache RocketMQ broker must not be sent again."""
 
-    def __init__(self, prepared: Prepared, outcome: Outcome) -> None:
+    def __init__(self, prepared: Prepared, outcome: Outcome, *, is_clean_up: bool = False) -> None:
+        """``is_clean_up``: not the application's; the halves of a prepare that failed are rolled back."""
         self.prepared = prepared
         self.outcome = outcome
         self.what = f"{outcome.name} of {prepared.tx_id}"
+        self.is_clean_up = is_clean_up
         #: On an Apache RocketMQ broker: message ids of halves whose END was written, and of those that were acknowledged.
         self.written: set[str] = set()
         self.acknowledged: set[str] = set()
@@ -98,23 +107,22 @@ class Settlement:
 
     def receipt(self) -> TransactionReceipt:
         """The receipt for what has been acknowledged so far."""
-        tx_id, reply = self.prepared.tx_id, self.reply
-        ids = tuple(half.message_id for half in self.prepared.halves if half.message_id)
+        tx_id, ids = self.prepared.tx_id, tuple(half.message_id for half in self.prepared.halves if half.message_id)
+        if self.reply is not None:
+            return receipt_of(tx_id, self.outcome, ids, self.reply, atomic=self.prepared.atomic)
+        is_acknowledged = self.acknowledged == set(ids)
         verdict = VERDICT_OF[self.outcome]
-        if reply is None:
-            return TransactionReceipt(
-                tx_id, verdict, ids, acknowledged=self.acknowledged == set(ids), atomic=len(ids) == 1
-            )
-        return TransactionReceipt(
-            tx_id,
-            verdict,
-            ids,
-            acknowledged=True,
-            atomic=self.prepared.atomic,
-            position=reply.position if reply.position >= 0 else None,
-            durability=reply.durability,
-            repeated=reply.repeated,
-        )
+        return TransactionReceipt(tx_id, verdict, ids, acknowledged=is_acknowledged, atomic=len(ids) == 1)
+
+
+def receipt_of(
+    tx_id: str, outcome: Outcome, ids: tuple[str, ...], reply: EndReply, *, atomic: bool = True
+) -> TransactionReceipt:
+    """The receipt for the answer of a halfmq broker. ``ids``: of the messages."""
+    position = reply.position if reply.position >= 0 else None
+    return TransactionReceipt(
+        tx_id, VERDICT_OF[outcome], ids, True, atomic, position, reply.durability, repeated=reply.repeated
+    )
 
 
 class Transactions:
@@ -142,8 +150,8 @@ class Transactions:
         coordinator: str = "",
         **notes: Unpack[Notes],
     ) -> Prepared:
-        """Send the halves and wait for all acknowledgements, for ``timeout_s`` seconds (default: the client's timeout). ``broker``: the name
-        of the only one that is allowed. ``pairs``: further properties of each message. ``coordinator``: as for ``Preparation``.
+        """Send the halves and wait for all acknowledgements, for ``timeout_s`` seconds (default: the client's timeout). ``broker``: the
+        name of the only one that is allowed. ``pairs``: further properties of each message. ``coordinator``: as for ``Preparation``.
 
         If it raises, the local transaction must not run. Acknowledged halves are rolled back, in the background if
         necessary, others when a late acknowledgement arrives on the same connection, or by the check.
@@ -174,7 +182,7 @@ class Transactions:
         return preparation.so_far()
 
     def _may_roll_back(self, prepared: Prepared) -> bool:
-        """Whether nobody but this call has run it. Another id may be that of an earlier run, which may have committed: its check decides."""
+        """Whether nobody but this call has run it. Another id may be an earlier run's, which may have committed: its check decides."""
         return self._context.ids.is_own(prepared.tx_id) or not prepared.name
 
     async def _clean_up(self, prepared: Prepared, error: BaseException, left_s: float) -> None:
@@ -183,7 +191,7 @@ class Transactions:
             self.verdicts.decided(prepared.tx_id, Outcome.ROLLBACK)
         if not prepared.halves:
             return
-        settlement = Settlement(prepared, Outcome.ROLLBACK)
+        settlement = Settlement(prepared, Outcome.ROLLBACK, is_clean_up=True)
         if not isinstance(error, Exception) or not left_s:
             self._settle_in_background(settlement)
             return
@@ -246,7 +254,7 @@ class Transactions:
         Raises:
             SendTimeout, ConnectError: no answer. RequestFailed: the broker has no time to look.
         """
-        fields = {EXT_GROUP: self._group, EXT_ID: tx_id}
+        fields = write_fields(TransactionFields(self._group, tx_id))
         answer = await attempts.ask(
             lambda: self._context.broker(broker),
             lambda connection, timeout_s: connection.request(HMQ_STORY, fields, timeout_s=timeout_s),
@@ -334,12 +342,12 @@ class Transactions:
                 await attempts.lost(error)
                 continue
             if answer.code == ResponseCode.SUCCESS:
-                settlement.reply = read_reply(answer, EndReply)
+                settlement.reply = answer.read(EndReply)
                 return None
             standing = answer.ext.get(EXT_VERDICT, "")
             # For an END a halfmq broker uses code 1 only for permanent errors: wrong group or offsets, unknown transaction.
             await attempts.refused(
-                refusal(answer.code, answer.remark or "", settlement.what, standing),
+                refusal(answer.code, answer.remark, settlement.what, standing),
                 permanent=answer.code == ResponseCode.SYSTEM_ERROR,
             )
 
@@ -360,7 +368,7 @@ class Transactions:
             log.info("%s: %s; the check settles it", settlement.what, error)
             return
         if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer.code, answer.remark or "", settlement.what)
+            raise refusal(answer.code, answer.remark, settlement.what)
         settlement.acknowledged.add(half.message_id)
         if settlement.outcome is Outcome.COMMIT:
             self.verdicts.committed(half.message_id, connection)
@@ -384,12 +392,10 @@ class Transactions:
 
     def _roll_back_late(self, prepared: Prepared) -> None:
         if not self._is_closing:
-            self._settle_in_background(Settlement(prepared, Outcome.ROLLBACK))
+            self._settle_in_background(Settlement(prepared, Outcome.ROLLBACK, is_clean_up=True))
 
     def _settle_in_background(self, settlement: Settlement) -> None:
-        task = asyncio.get_running_loop().create_task(self._settle_later(settlement))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        spawn(self._background, self._settle_later(settlement), f"{settlement.what} failed")
 
     async def _settle_later(self, settlement: Settlement) -> None:
         now = asyncio.get_running_loop().time
@@ -401,19 +407,20 @@ class Transactions:
                 await asyncio.sleep(BACKOFF_MAX_S)
                 continue
             except HalfmqError as error:
-                log.warning("late %s was refused: %s", settlement.what, error)
+                if isinstance(error, TransactionRefused) and not settlement.is_clean_up:
+                    tx_id, damage = settlement.prepared.tx_id, _DAMAGE[settlement.outcome]
+                    log.error("DAMAGE: the messages of %s %s: %s", tx_id, damage, error)
+                else:
+                    log.warning("late %s was refused: %s", settlement.what, error)
             return
-        log.warning("%s was never answered; %s settles it", settlement.what, _who_settles(settlement))
+        log.warning(
+            "%s was never answered; %s settles it, unless somebody else has", settlement.what, _who_settles(settlement)
+        )
 
     async def close(self, grace_s: float) -> None:
         """Wait up to ``grace_s`` seconds for verdicts in the background; the check settles the rest."""
         self._is_closing = True
-        if not self._background:
-            return
-        _, late = await asyncio.wait(self._background, timeout=grace_s)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await end_tasks(self._background, grace_s)
 
 
 def _who_settles(settlement: Settlement) -> str:

@@ -16,23 +16,30 @@ After ``prepare`` an exception does not prove that the local commit failed: only
 ``tx.rollback()`` always rolls back.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack
 
 from halfmq.client import forks
+from halfmq.client.arguments import Notes, note_pairs
+from halfmq.client.faces import finished
+from halfmq.client.listener import listener_name
 from halfmq.client.log import log
-from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCalls
-from halfmq.client.notes import Notes, PrepareOptions, note_pairs
+from halfmq.client.marker_table import TransactionCalls
+from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, compose
+from halfmq.client.producer import unique_key
 from halfmq.client.receipts import Prepared, TransactionReceipt
 from halfmq.errors import HalfmqError, UsageError
+from halfmq.model import properties as names
+from halfmq.model.stored_message import SYS_PREPARED, StoredMessage, body_crc_of
 
 if TYPE_CHECKING:
+    from halfmq.client.async_client import AsyncClient
+    from halfmq.client.listener import TransactionListener
     from halfmq.client.marker_table import CheckFunction
-    from halfmq.client.message import Message
     from halfmq.client.verdicts import Verdicts
 
 _MISSING: Final[Any] = object()
@@ -44,14 +51,6 @@ class BlockCalls(TransactionCalls, Protocol):
     def check_functions(self) -> "dict[str, CheckFunction]": ...
 
     async def finish(self, prepared: Prepared, outcome: Outcome, remark: str = "") -> TransactionReceipt: ...
-
-
-class BlockingBlockCalls(BlockingTransactionCalls, Protocol):
-    """The calls of ``Client`` that a block uses; documented at ``AsyncClient``."""
-
-    def check_functions(self) -> "dict[str, CheckFunction]": ...
-
-    def finish(self, prepared: Prepared, outcome: Outcome, remark: str = "") -> TransactionReceipt: ...
 
 
 class Transaction:
@@ -86,9 +85,6 @@ class Transaction:
         self._messages: list[OutgoingMessage] = []
         self._prepared: Prepared | None = None
         self._closed = False
-
-    def _said(self, timeout_s: float | None) -> "PrepareOptions":
-        return {"query_id": self.query_id, "timeout": timeout_s, "advice": self.advice, "comment": self.comment}
 
     @property
     def key(self) -> str | None:
@@ -143,17 +139,17 @@ class Transaction:
         return prepared
 
 
-class AsyncTransaction(Transaction):
-    """The block of ``AsyncClient.begin``."""
+class _Block(Transaction):
+    """The steps of both faces. ``calls``: of an ``AsyncClient``, or those of a ``Client``, ``WithoutWaiting``."""
 
     def __init__(
         self,
         calls: BlockCalls,
         verdicts: "Verdicts",
-        name: str,
+        name: str = "",
         *,
-        topic: str | None,
-        query_id: str,
+        topic: str | None = None,
+        query_id: str = "",
         tx_id: str = "",
         checked_elsewhere: bool = False,
         timeout: float | None = None,
@@ -164,28 +160,26 @@ class AsyncTransaction(Transaction):
         self._verdicts = verdicts
         self._checked_elsewhere = checked_elsewhere
         self._timeout_s = timeout
+        self._begun_in = forks.generation
 
-    async def prepare(self) -> None:
-        """Send the half messages now, before the local commit. After a crash from here on the check decides.
-
-        Raises: as ``Transactions.prepare``; then the local transaction must not run.
-        """
+    async def _prepare(self) -> None:
         if self._prepared is None and self._messages:
             self._verdicts.opened(self.id)
             self._prepared = await self._calls.prepare(
-                self._messages, tx_id=self.id, name=self.name, **self._said(self._timeout_s)
+                self._messages,
+                tx_id=self.id,
+                name=self.name,
+                query_id=self.query_id,
+                timeout=self._timeout_s,
+                advice=self.advice,
+                comment=self.comment,
             )
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def _leave(self, error: BaseException | None) -> None:
         self._closed = True
         try:
             if error is None:
-                await self.prepare()
+                await self._prepare()
             prepared = self._close()
             if prepared is None:
                 return
@@ -205,11 +199,7 @@ class AsyncTransaction(Transaction):
         except HalfmqError as lost:
             log.warning("%s; the check settles it", lost)
 
-    async def rollback(self) -> None:
-        """Discard the messages, because the local transaction did not commit and never will. The block may continue.
-
-        Without a response ROLLBACK is retried in the background, with the check as the fallback; ``receipt`` is then None.
-        """
+    async def _roll_back(self) -> None:
         prepared = self._close()
         if prepared is None:
             return
@@ -222,28 +212,34 @@ class AsyncTransaction(Transaction):
             log.warning("%s; the check settles it", lost)
 
 
-class BlockingTransaction(Transaction):
-    """The block of ``Client.begin``: the same, blocking."""
+class AsyncTransaction(_Block):
+    """The block of ``AsyncClient.begin``."""
 
-    def __init__(
-        self,
-        calls: BlockingBlockCalls,
-        verdicts: "Verdicts",
-        name: str,
-        *,
-        topic: str | None,
-        query_id: str,
-        tx_id: str = "",
-        checked_elsewhere: bool = False,
-        timeout: float | None = None,
-        **notes: Unpack[Notes],
+    async def prepare(self) -> None:
+        """Send the half messages now, before the local commit. After a crash from here on the check decides.
+
+        Raises: as ``Transactions.prepare``; then the local transaction must not run.
+        """
+        await self._prepare()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        super().__init__(tx_id or calls.new_transaction_id(), name, topic=topic, query_id=query_id, **notes)
-        self._calls = calls
-        self._verdicts = verdicts
-        self._checked_elsewhere = checked_elsewhere
-        self._timeout_s = timeout
-        self._begun_in = forks.generation
+        await self._leave(error)
+
+    async def rollback(self) -> None:
+        """Discard the messages, because the local transaction did not commit and never will. The block may continue.
+
+        Without a response ROLLBACK is retried in the background, with the check as the fallback; ``receipt`` is then None.
+        """
+        await self._roll_back()
+
+
+class BlockingTransaction(_Block):
+    """The block of ``Client.begin``: the same, blocking."""
 
     def _refuse_in_child(self) -> None:
         """Parent and child could send different verdicts for one transaction."""
@@ -254,11 +250,7 @@ class BlockingTransaction(Transaction):
     def prepare(self) -> None:
         """See ``AsyncTransaction.prepare``."""
         self._refuse_in_child()
-        if self._prepared is None and self._messages:
-            self._verdicts.opened(self.id)
-            self._prepared = self._calls.prepare(
-                self._messages, tx_id=self.id, name=self.name, **self._said(self._timeout_s)
-            )
+        finished(self._prepare())
 
     def __enter__(self) -> Self:
         return self
@@ -268,42 +260,72 @@ class BlockingTransaction(Transaction):
     ) -> None:
         if error is not None and self._begun_in != forks.generation:
             return  # the parent settles it
-        self._closed = True
-        try:
-            if error is None:
-                self.prepare()
-            prepared = self._close()
-            if prepared is None:
-                return
-            if error is None:
-                self.receipt = self._calls.commit(prepared)
-            else:
-                self._after(error, prepared)
-        finally:
-            self._verdicts.left_open(self.id)
-
-    def _after(self, error: BaseException, prepared: Prepared) -> None:
-        try:
-            if self._checked_elsewhere or self.name in self._calls.check_functions():
-                self.receipt = self._calls.finish(prepared, Outcome.UNKNOWN, raised("the block", error))
-            elif isinstance(error, Exception):
-                self.receipt = self._calls.rollback(prepared)
-        except HalfmqError as lost:
-            log.warning("%s; the check settles it", lost)
+        self._refuse_in_child()
+        finished(self._leave(error))
 
     def rollback(self) -> None:
         """See ``AsyncTransaction.rollback``."""
         self._refuse_in_child()
-        prepared = self._close()
-        if prepared is None:
-            return
+        finished(self._roll_back())
+
+
+async def send_by_listener(
+    calls: BlockCalls,
+    client: "AsyncClient",
+    listener: "TransactionListener",
+    execute: "Callable[[Message], Awaitable[object]]",
+    topic: str,
+    body: object,
+    *,
+    tx_id: str = "",
+    advice: Outcome | None = None,
+    comment: str = "",
+    **message: Any,
+) -> TransactionReceipt:
+    """The steps of ``send_in_transaction``, for both faces: the half message, ``execute``, its outcome."""
+    outgoing = compose(topic, body, **message)
+    tx_id = tx_id or calls.new_transaction_id()
+    what, verdicts = f"{type(listener).__name__}.execute", client.verdicts
+    verdicts.opened(tx_id)
+    try:
+        prepared = await calls.prepare(
+            [outgoing], tx_id=tx_id, name=listener_name(listener), advice=advice, comment=comment
+        )
+        half = _half_of(outgoing, prepared, client.clock.wall_ms())
         try:
-            self.receipt = self._calls.rollback(prepared)
-        except UsageError:  # nothing was sent
-            self._prepared = prepared
+            said = await execute(half)
+        except BaseException as error:
+            try:
+                await calls.finish(prepared, Outcome.UNKNOWN, raised("execute", error))
+            except HalfmqError as lost:
+                log.warning("%s: %s; the check settles it", prepared.tx_id, lost)
             raise
-        except HalfmqError as lost:
-            log.warning("%s; the check settles it", lost)
+        return await calls.finish(prepared, checked_outcome(said, what))
+    finally:
+        verdicts.left_open(tx_id)
+
+
+def _half_of(outgoing: OutgoingMessage, prepared: Prepared, now_ms: int) -> "Message":
+    """The half message that is passed to ``TransactionListener.execute``, with the same properties as later in ``check``."""
+    half = prepared.halves[0]
+    own = names.encode([(names.PGROUP, prepared.group), (names.HMQ_TX_ID, prepared.tx_id), (names.TRAN_MSG, "true")])
+    stored = StoredMessage(
+        topic=outgoing.topic,
+        queue_id=0,
+        queue_offset=half.half_index,
+        flag=0,
+        sys_flag=SYS_PREPARED,
+        born_time_ms=now_ms,
+        born_host=bytes(8),
+        store_time_ms=now_ms,
+        store_host=bytes(8),
+        reconsume_times=0,
+        prepared_offset=half.log_offset,
+        body=outgoing.body,
+        body_crc=body_crc_of(outgoing.body),
+        properties=names.append(outgoing.properties, unique_key(half.message_id) + own),
+    )
+    return Message(stored, half.log_offset, outgoing.body)
 
 
 def raised(where: str, error: BaseException) -> str:

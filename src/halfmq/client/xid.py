@@ -1,4 +1,4 @@
-"""``Xid``: the name of a transaction branch in X/Open's distributed transaction processing, and the id of a transaction that follows from it."""
+"""``Xid``: the name of a transaction branch in X/Open's distributed transaction processing, and the transaction id made of it."""
 
 import hashlib
 import re

@@ -6,32 +6,15 @@ copied forward; entries of the windows that only the trimmed log contains are re
 Equal states give equal bytes. When redo reads a base, it compares the base with its own state.
 """
 
-from typing import Final
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec.structs import astuple
+from msgspec import NODEFAULT
 
-from halfmq.core.schema import (
-    CoordinatorRow,
-    OffsetRow,
-    QueryRow,
-    TopicRow,
-    comparison_rows,
-    coordinator_rows,
-    group_rows,
-    load_comparisons,
-    load_coordinators,
-    load_groups,
-    load_offsets,
-    load_producers,
-    load_queries,
-    load_topics,
-    offset_rows,
-    producer_rows,
-    query_rows,
-    topic_rows,
-)
-from halfmq.core.state import Comparison, State, next_offset
+from halfmq.core.schema import ROW_KIND, TopicRow, load_topic, topic_rows
+from halfmq.core.state import State, next_offset
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
 from halfmq.model.records import Base, base_size
@@ -39,50 +22,63 @@ from halfmq.model.records import Base, base_size
 _VERSION: Final = 1
 
 
-class _Payload(msgspec.Struct, array_like=True):
-    """Rows as in ``schema``. Of the last six fields, those at the end that have their default are omitted."""
+class _Part(NamedTuple):
+    """A field of the payload."""
 
-    version: int
-    epoch: int
-    next_topic_id: int
-    next_half_index: int
-    topics: list[tuple[bytes, list[int]]]
-    groups: list[bytes]
-    offsets: list[OffsetRow]
-    producers: list[bytes] = []
-    epoch_grace_ms: int = -1
-    queries: list[QueryRow] = []
-    coordinator_epoch: int = 0
-    coordinators: list[CoordinatorRow] = []
-    comparisons: list[Comparison] = []
+    name: str
+    type: Any
+    of: Callable[[State], Any]
+    load: Callable[[State, Any], None]
+    #: Those at the end that have their default are omitted. NODEFAULT: it is never omitted.
+    default: Any = NODEFAULT
 
 
-_REQUIRED_FIELDS: Final = 7
-#: Of the fields after these.
-_DEFAULTS: Final[tuple[object, ...]] = ([], -1, [], 0, [], [])
+def _number(name: str, default: Any = NODEFAULT) -> _Part:
+    """The attribute of the state with this name."""
+    return _Part(name, int, attrgetter(name), lambda state, number: setattr(state, name, number), default)
+
+
+def _rows(name: str, default: Any = NODEFAULT) -> _Part:
+    """The rows of this kind."""
+    kind = ROW_KIND[name]
+    return _Part(name, kind.type, lambda state: kind.rows(state, sorted), kind.load, default)
+
+
+def _topics(state: State) -> list[tuple[bytes, list[int]]]:
+    return [(row.payload, row.ends) for row in topic_rows(state, sorted)]
+
+
+def _load_topics(state: State, topics: list[tuple[bytes, list[int]]]) -> None:
+    for payload, ends in topics:
+        load_topic(state, TopicRow(payload, ends, ends))
+
+
+#: In their order, after the version. A further one is at the end, with a default.
+_PARTS: Final = (
+    _number("epoch"),
+    _number("next_topic_id"),
+    _number("next_half_index"),
+    _Part("topics", list[tuple[bytes, list[int]]], _topics, _load_topics),
+    _rows("groups"),
+    _rows("offsets"),
+    _rows("producers", []),
+    _number("epoch_grace_ms", -1),
+    _rows("queries", []),
+    _number("coordinator_epoch", 0),
+    _rows("coordinators", []),
+    _rows("compared", []),
+)
+_Payload: Final = msgspec.defstruct(
+    "_Payload", [("version", int), *[(part.name, part.type, part.default) for part in _PARTS]], array_like=True
+)
 _decode: Final = msgspec.msgpack.Decoder(_Payload).decode
 
 
 def base_payload(state: State) -> bytes:
     """Encode durable state without messages. Equal states give equal bytes."""
-    payload = _Payload(
-        _VERSION,
-        state.epoch,
-        state.next_topic_id,
-        state.next_half_index,
-        [(row.payload, row.ends) for row in topic_rows(state, sorted)],
-        group_rows(state, sorted),
-        offset_rows(state, sorted),
-        producer_rows(state, sorted),
-        state.epoch_grace_ms,
-        query_rows(state, sorted),
-        state.coordinator_epoch,
-        coordinator_rows(state, sorted),
-        comparison_rows(state, sorted),
-    )
-    fields = astuple(payload)
-    while len(fields) > _REQUIRED_FIELDS and fields[-1] == _DEFAULTS[len(fields) - _REQUIRED_FIELDS - 1]:
-        fields = fields[:-1]
+    fields = [_VERSION, *[part.of(state) for part in _PARTS]]
+    while fields[-1] == _PARTS[len(fields) - 2].default:
+        fields.pop()
     return msgspec.msgpack.encode(fields)
 
 
@@ -110,24 +106,14 @@ def apply_base(state: State, base: Base) -> None:
     state.bases[start] = tuple((topic_id, tuple(topic.ends)) for topic_id, topic in sorted(state.topics_by_id.items()))
 
 
-def _load(state: State, payload: _Payload) -> None:
+def _load(state: State, payload: Any) -> None:
     if payload.version != _VERSION:
         raise InvariantViolated(f"base of version {payload.version}; this version reads {_VERSION}")
-    load_topics(state, [TopicRow(settings, ends, ends) for settings, ends in payload.topics])
-    load_groups(state, payload.groups)
-    load_producers(state, payload.producers)
-    load_offsets(state, payload.offsets)
-    load_queries(state, payload.queries)
-    state.coordinator_epoch = payload.coordinator_epoch
-    load_coordinators(state, payload.coordinators)
-    load_comparisons(state, payload.comparisons)
-    state.epoch = payload.epoch
-    state.epoch_grace_ms = payload.epoch_grace_ms
-    state.next_topic_id = payload.next_topic_id
-    state.next_half_index = payload.next_half_index
+    for part in _PARTS:
+        part.load(state, getattr(payload, part.name))
 
 
-def _difference(there: _Payload, here: _Payload) -> str:
+def _difference(there: Any, here: Any) -> str:
     for field in there.__struct_fields__:
         if getattr(there, field) != getattr(here, field):
             return f"{field}: the log says {getattr(there, field)!r:.300}, redo came to {getattr(here, field)!r:.300}"

@@ -1,24 +1,31 @@
-"""The size of a base, updated incrementally: ``DerivedState.base_bytes``.
+"""The size of a base, updated incrementally (``DerivedState.base_bytes``), and its limits: after a base there must be space in its segment
+for a decision of half a segment. So code that adds an item asks here first. Existing ones may always be changed, committed and removed.
 
 Every function that changes topics, consumer groups, limits of producer groups or logged offsets updates it here, so that the cost
-of a change does not depend on their number. ``recount`` computes it anew for ``transaction.invariants``. It is an upper bound:
-numbers count at their maximum size, names at their length.
+of a change does not depend on their number. It is an upper bound: numbers count at their maximum size, names at their length.
+Tests compute it anew from the state and compare.
 
 Offsets that wait to be logged do not count: the first offset of a group in a queue is logged at once, so each waiting one
 replaces a logged one.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from halfmq import limits
+from halfmq.core.decision import Refused, Why
 from halfmq.core.state import Comparison, CoordinatorKey, Query, State, TakenEpoch, Topic
 from halfmq.model.query_batch import RUN_CHARS_MAX, STREAM_CHARS_MAX
-from halfmq.model.settings import GroupSettings, ProducerSettings
+from halfmq.model.settings import (
+    GROUP_BYTES,
+    NAMED_PART,
+    QUEUE_BYTES,
+    TOPIC_BYTES,
+    GroupSettings,
+    ProducerSettings,
+    base_bytes_max,
+)
 
-#: Maximum size in a base of a topic, a queue, a group, limits of a producer group, an offset, without names.
-TOPIC_BYTES: Final = 48
-QUEUE_BYTES: Final = 9
-GROUP_BYTES: Final = 32
+#: Maximum size in a base of limits of a producer group, and of an offset, without names; of others: ``model.settings``.
 PRODUCER_BYTES: Final = 64
 OFFSET_BYTES: Final = 18
 #: Of the labels of a topic, without the type of its messages.
@@ -37,8 +44,6 @@ COORDINATOR_BYTES: Final = 32 + limits.EPOCH_TAKER_BYTES_MAX
 DECISIONS_RESERVED: Final = 2
 #: Of a comparison, with space for who reports the other outcome.
 COMPARISON_BYTES: Final = 64 + 4 * limits.COMPARISON_SOURCE_CHARS_MAX
-#: Size of a base without any of them.
-EMPTY_BYTES: Final = 128
 
 
 def topic_bytes(topic: Topic) -> int:
@@ -139,23 +144,51 @@ def drop_offset(state: State, group: str, key: tuple[int, int]) -> None:
         state.derived.base_bytes -= group_bytes(group)
 
 
-class Recount(NamedTuple):
-    """The values that ``DerivedState.base_bytes``, ``groups_bytes`` and ``queries_bytes`` must have."""
-
-    base: int
-    groups: int
-    queries: int
+# --- limits ----------------------------------------------------------------------------------------------------
 
 
-def recount(state: State) -> Recount:
-    topics = sum(map(topic_bytes, state.topics_by_id.values()))
-    groups = sum(map(group_bytes, state.groups))
-    held = sum(map(more_group_bytes, state.groups.values()))
-    producers = sum(map(producer_bytes, state.producer_settings.values()))
-    queries = sum(map(query_bytes, state.queries.values()))
-    coordinators = sum(coordinator_bytes(key, taken) for key, taken in state.coordinators.items())
-    compared = sum(map(comparison_bytes, state.comparisons.values()))
-    offsets = sum(group_bytes(group) + OFFSET_BYTES * len(offsets) for group, offsets in state.offsets.items())
-    return Recount(
-        EMPTY_BYTES + topics + groups + held + producers + offsets + queries + coordinators + compared, groups, queries
+def refuse_named(state: State, more_bytes: int, what: str) -> Refused | None:
+    """The refusal if a base has no space for ``more_bytes`` of items that clients create by naming them; else None.
+
+    Such items may not use the last quarter of a base, which is reserved for offsets, limits of producer groups, and items that an
+    administrator creates.
+    """
+    most = NAMED_PART.bytes_max(state.settings.segment_bytes)
+    if state.derived.base_bytes + more_bytes <= most:
+        return None
+    return Refused(
+        Why.LIMIT_REACHED,
+        f"{what}: items that clients create by naming them may take {most} bytes of the base of a segment of "
+        f"{state.settings.segment_bytes} bytes, and {state.derived.base_bytes} are taken; delete unused topics or groups, create "
+        "it by hand, or use a store with larger segments",
     )
+
+
+def base_has_space(view: State, more_bytes: int) -> bool:
+    """Whether a base has space for ``more_bytes`` of any item. The caller may use it at once."""
+    return view.derived.base_bytes + more_bytes <= base_bytes_max(view.settings.segment_bytes)
+
+
+def refuse_space(state: State, more_bytes: int, what: str) -> Refused | None:
+    """The refusal of ``what``, a sentence, if it takes more bytes of a base than before, and they do not fit; else None."""
+    return None if more_bytes <= 0 or base_has_space(state, more_bytes) else no_space(state, what)
+
+
+def no_space(state: State, what: str) -> Refused:
+    return Refused(
+        Why.LIMIT_REACHED,
+        f"{what}: topics, groups, their limits, consumer offsets and queries would not fit in the base of a segment of "
+        f"{state.settings.segment_bytes} bytes; delete unused topics or groups, or use a store with larger segments",
+    )
+
+
+def refuse_producer(state: State, settings: ProducerSettings) -> Refused | None:
+    """The refusal if these limits are larger than the current ones and do not fit; else None."""
+    more = producer_bytes(settings) - producer_bytes(state.producer_settings.get(settings.name))
+    what = f"the limits of producer group {settings.name!r} were not set"
+    return refuse_space(state, 0 if settings.is_default else more, what)
+
+
+def has_space_for_offset(view: State, group: str) -> bool:
+    """Whether there is space for one more offset of the group."""
+    return base_has_space(view, OFFSET_BYTES + (0 if group in view.offsets else group_bytes(group)))

@@ -12,7 +12,6 @@ trim of its record, needs no space in a base, and a restart finds it in the log.
 from typing import Final
 
 from halfmq.core.state import Jump, State
-from halfmq.core.view import View
 
 #: A plausible time ahead is this fraction of the retention, since as much may be trimmed too early, within the following bounds, ms.
 #: With the default of 72 hours it is 9 hours: a night without the broker is no jump, a weekend is.
@@ -30,7 +29,7 @@ def plausible_ms(retention_ms: int) -> int:
     return min(max(retention_ms // _PART, _LEAST_MS), _MOST_MS) if retention_ms else _MOST_MS
 
 
-def is_time_due(view: View, retention_ms: int, now_ms: int) -> bool:
+def is_time_due(view: State, retention_ms: int, now_ms: int) -> bool:
     """Whether to log the time (``NoteTime``). A broker that writes nothing must log that it runs, or the next start takes the time since
     its last batch for a jump. Call it more often than every half of ``plausible_ms``.
     """
@@ -63,6 +62,6 @@ def forget_jumps(state: State) -> None:
         state.jumps = tuple([jump for jump in state.jumps if jump.offset >= state.log_start])
 
 
-def age_ms(view: View, stored_ms: int, now_ms: int) -> int:
+def age_ms(view: State, stored_ms: int, now_ms: int) -> int:
     """The certain age: without unconfirmed jumps since then."""
     return now_ms - stored_ms - sum([jump.by_ms for jump in view.jumps if stored_ms <= jump.at_ms])

@@ -13,7 +13,7 @@ import msgspec
 
 from halfmq.model.coordinator import Coordinator
 from halfmq.model.query_batch import QueryBatch
-from halfmq.model.records import DecidedBy
+from halfmq.model.records import BatchFacts, DecidedBy
 from halfmq.model.settings import ProducerSettings
 from halfmq.model.stored_message import StoredMessage
 
@@ -117,8 +117,7 @@ class PrepareBatch(msgspec.Struct, frozen=True, gc=False):
     group: str
     #: Of a batch of a query: ``QueryBatch.tx_id``.
     tx_id: str
-    #: Of a batch of a query: the attempt, unique in its run; else "".
-    attempt: str
+    facts: BatchFacts
     #: Number of the half batch in its attempt or, without one, in its transaction, from 0.
     index: int
     #: Number of half batches of the transaction; 0 if not stated yet, and for a batch of a query.
@@ -127,19 +126,13 @@ class PrepareBatch(msgspec.Struct, frozen=True, gc=False):
     #: As in ``SendMessage``; the queue must be chosen, since each message states it.
     default_queues: int
     queue_id: int
-    messages: int
-    checksum: int
-    entries_checksum: int
     #: Requested grace period, ms; -1: the broker's setting.
     grace_ms: int
-    has_keys: bool
     payload: bytes
     #: As in ``SendHalf``. A batch of a query is not searched: the state knows its decisions.
     searched_to: int = -1
     earlier: EarlierVerdict | None = None
-    #: Whether its messages have delays.
-    delayed: bool = False
-    #: None unless ``attempt`` is stated.
+    #: None unless the facts have an attempt.
     batch: QueryBatch | None = None
 
 

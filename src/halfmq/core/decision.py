@@ -124,6 +124,12 @@ class Refused(NamedTuple):
     position: int = -1
 
 
+class Failed(NamedTuple):
+    """The decision raised, or a message that it must copy is damaged. Nothing was changed. The broker logs the details."""
+
+    text: str
+
+
 class Noted(NamedTuple):
     """UNKNOWN was received; the transaction stays undecided. RocketMQ clients expect no response."""
 
@@ -252,7 +258,7 @@ class SendCheck(NamedTuple):
 
 
 class NotCompared(NamedTuple):
-    """A verdict that will not be compared with the marker of its transaction, since there is no space to remember it; the broker logs it."""
+    """A verdict that will not be compared with the marker of its transaction, since there is no space to remember it; it is logged."""
 
     group: str
     tx_id: str
@@ -283,16 +289,22 @@ class Decision(NamedTuple):
     """The outcome of one command. The caller applies and withholds its parts in the order that the module states.
 
     ``records``: for the log, with offsets that follow its end; empty if the command is refused or changes session state only.
+    ``begins_segment``: they are to begin one. If the current one has other records, roll, and decide again.
     """
 
     records: tuple[Record, ...]
-    reply: Reply
+    reply: Reply | Failed
     effects: tuple[Effect, ...] = ()
     events: tuple[DecisionEvent, ...] = ()
+    begins_segment: bool = False
 
 
 #: A ``Decision`` as a plain tuple, for the decisions of the hot path: Python creates it in half the time.
-DecisionTuple = tuple[tuple[Record, ...], Reply, tuple[Effect, ...], tuple[DecisionEvent, ...]]
+DecisionTuple = tuple[tuple[Record, ...], Reply | Failed, tuple[Effect, ...], tuple[DecisionEvent, ...], bool]
 
 NOTHING: tuple[()] = ()
 DONE = Decision(NOTHING, Done())
+
+
+def refuse(why: Why, text: str) -> Decision:
+    return Decision(NOTHING, Refused(why, text))

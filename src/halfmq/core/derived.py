@@ -8,18 +8,17 @@ from halfmq.core.state import (
     CHECK_BUCKET_MASK,
     CHECK_ROUND_UP,
     Delayed,
-    Half,
     ProducerGroup,
     Query,
     State,
     Undecided,
     drop_stale_deadlines,
 )
-from halfmq.core.transaction.next_check import NextCheck, ParkedCheck, Scheduled
 from halfmq.core.transaction.queries import key_of_id
+from halfmq.model.records import PARKED_MS, Half, parked_because
 
 
-def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: Scheduled) -> None:
+def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: int) -> None:
     """Enter an undecided transaction in the bucket of its next check."""
     bucket = (at_ms + CHECK_ROUND_UP) & CHECK_BUCKET_MASK
     scheduled = group.derived.scheduled
@@ -31,16 +30,16 @@ def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: Scheduled) -
         ids[tx_id] = None
 
 
-def schedule_or_park(state: State, group: ProducerGroup, tx_id: str, check: NextCheck) -> None:
-    if isinstance(check, ParkedCheck):
-        group.derived.parked[tx_id] = None
-    else:
+def schedule_or_park(state: State, group: ProducerGroup, tx_id: str, check: int) -> None:
+    if parked_because(check) is None:
         schedule(state, group, tx_id, check)
+    else:
+        group.derived.parked[tx_id] = None
 
 
-def unschedule(state: State, group: ProducerGroup, tx_id: str, check: NextCheck) -> None:
+def unschedule(state: State, group: ProducerGroup, tx_id: str, check: int) -> None:
     """Remove an undecided transaction from its bucket, if that is not due yet, or from the parked ones."""
-    if type(check) is int:  # ``isinstance`` with the ``Enum`` takes five times as long
+    if check < PARKED_MS:
         bucket = (check + CHECK_ROUND_UP) & CHECK_BUCKET_MASK
         scheduled = group.derived.scheduled
         ids = scheduled.get(bucket)

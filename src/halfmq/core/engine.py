@@ -3,26 +3,24 @@
     step(commands, now_ms) -> Step    decide each command and apply its records, so that the next command sees them
     replay(offset, time, records)     redo at a start, with the same ``apply``
     note(event)                       change session state, which is never logged: connections, the high watermark
-    next_deadline_ms()                when the next ``Tick`` is due
-    view                              read-only access
+    next_deadline_ms(state)           when the next ``Tick`` is due
+    state                             for the shells read-only: mypy refuses what changes it (``tests/support/state_is_read_only.py``)
 
 A step is one batch. The caller writes it before the next step, because a decision may copy a message of an earlier batch.
 A step therefore ends early if its batch must end: before a command that needs the next segment, after
-``limits.BATCH_BYTES_MAX``, and when its ``Pace`` says so. ``Step.replies`` has one reply for each command that was decided;
-pass the remaining commands to the next step.
+``limits.BATCH_BYTES_MAX``, and when its ``Pace`` says so.
 
-The engine begins segments. If the records of a command may not fit in the current segment, the step begins in the next one,
-after its base record. The engine asks the disk two questions, through ``LogAccess``: can the next segment be written, and is a
-message that is to be copied intact.
+The engine begins segments. If the records of a decision do not fit in the current segment, the step ends before its command, the next
+one begins in the next segment, after its base record, and the command is decided again. The engine asks the disk two questions, through
+``LogAccess``: can the next segment be written, and is a message that is to be copied intact.
 
-A decision changes nothing by itself. Either its records are applied and its session events happen, or neither. A decision
-that raises therefore fails only its own command. A wrong bound does no harm either: the engine detects records that do not
-fit before it applies them, and decides the command again in the next segment. ``Step.problems`` reports such cases; this
-module does not log.
+A decision changes nothing by itself, so it can be made twice. Either its records are applied and its session events happen, or
+neither. A decision that raises, or that fits in no segment, therefore fails only its own command. ``Step.problems`` reports such
+cases; this module does not log.
 """
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -30,54 +28,39 @@ from msgspec.structs import replace
 from halfmq import limits
 from halfmq.core.apply import apply, apply_all, close_batch, open_batch
 from halfmq.core.base import make_base
-from halfmq.core.base_space import why_no_base
 from halfmq.core.clock_jumps import jump_of_start
 from halfmq.core.commands import (
     Command,
     CopyForward,
     EndTransaction,
-    ResolveTransaction,
-    SendBatch,
     SendHalf,
     SendMessage,
     Tick,
 )
-from halfmq.core.decide import DECIDE, comes_before, decide, next_deadline_ms, size_bound
-from halfmq.core.decision import Done, Effect, Refused, Reply, Why
-from halfmq.core.events import DecisionEvent, DelayedPostponed
+from halfmq.core.decide import DECIDE, comes_before, decide
+from halfmq.core.decision import NOTHING, Decision, Done, Effect, Failed, Reply, Why, refuse
+from halfmq.core.events import DelayedPostponed
+from halfmq.core.queues.delay import next_due_ms
+from halfmq.core.queues.offsets import next_log_ms
 from halfmq.core.queues.ordering import reserve_for_holders
 from halfmq.core.schema import epoch_started
 from halfmq.core.session import DiskSpace, Event, MembersChanged, apply_session
 from halfmq.core.snapshot import Snapshot, snapshot_rows
 from halfmq.core.state import State, next_offset
-from halfmq.core.view import View
+from halfmq.core.transaction.check_schedule import next_check_ms
+from halfmq.core.transaction.query_limits import next_query_ms
 from halfmq.errors import InvariantViolated, StoreFull
 from halfmq.model.placement import fits, next_segment_start, segment_start
-from halfmq.model.records import CopiedDelayed, CopiedHalf, CopiedHalfBatch, Decided, Record, Released
+from halfmq.model.records import Base, Batch, CopiedDelayed, CopiedHalf, CopiedHalfBatch, Decided, Record, Released
 
 #: Number of sends and verdicts between two calls of ``Pace.after_command``; they take about 0.5 ms.
 PACE_COMMANDS: Final = 64
 
-#: Commands of the hot path. They are small in almost all cases, so neither their bound nor their time is estimated: far from the end
-#: of a segment (``_small_fit_until``) the engine does not check the size of their records. Their size is limited elsewhere: the
-#: largest frame limits a send, and ``core.transaction.admission`` limits a transaction. The largest case, a commit that copies
-#: 64 MiB of half messages, is therefore in this set; ``_SMALL_BYTES_MAX`` leaves space for it.
-SMALL: Final[frozenset[type]] = frozenset({SendHalf, SendMessage, EndTransaction})
-_SMALL_BYTES_MAX: Final = limits.TRANSACTION_BYTES_MAX + 2 * limits.FRAME_BYTES_MAX
+#: Commands of the hot path: quick in almost all cases, so their time is not estimated, and no event precedes their decisions.
+QUICK: Final[frozenset[type]] = frozenset({SendHalf, SendMessage, EndTransaction})
 
 #: Records that contain a copy, or need what other records contain. If a decision has any, its first record is one.
 _EXAMINED: Final = frozenset({CopiedHalf, CopiedDelayed, CopiedHalfBatch, Decided})
-
-_NO_BASE_AT_START: Final = (
-    "nothing is lost, and nothing more can be written: read it with `halfmq store dump`, and begin a new store with larger "
-    "--segment-bytes"
-)
-
-
-class Failed(NamedTuple):
-    """The decision raised, or a message that it must copy is damaged. Nothing was changed. The broker logs the details."""
-
-    text: str
 
 
 class DecisionFailed(NamedTuple):
@@ -87,12 +70,11 @@ class DecisionFailed(NamedTuple):
     error: Exception
 
 
-class BoundWrong(NamedTuple):
-    """``size_bound`` of ``command`` was too small, or raised. ``failed``: the reply was ``Failed``."""
+class FitsNowhere(NamedTuple):
+    """The records of ``command`` fit in no segment. The reply was ``Failed``; nothing was changed."""
 
     command: Command
     error: Exception
-    failed: bool
 
 
 class NotCopied(NamedTuple):
@@ -112,35 +94,34 @@ class DelayedNotShown(NamedTuple):
 
 
 class NoNextSegment(NamedTuple):
-    """The next segment could not begin: the disk is full (``disk_full``), or the base does not fit in a segment."""
+    """The next segment could not begin: the disk is full."""
 
     text: str
-    disk_full: bool
 
 
-Problem = DecisionFailed | BoundWrong | NotCopied | DelayedNotShown | NoNextSegment
-
-
-class Batch(NamedTuple):
-    """The unit of writing. ``end``: log offset after its last byte, padding included."""
-
-    offset: int
-    end: int
-    broker_time_ms: int
-    records: tuple[Record, ...]
+Problem = DecisionFailed | FitsNowhere | NotCopied | DelayedNotShown | NoNextSegment
 
 
 class Step(NamedTuple):
     """The outcome of ``Engine.step``. The caller writes ``batch``, and withholds replies and effects until the log is durable up to its
-    end after the step. Commands beyond the number of ``replies`` were not decided: pass them to the next step.
+    end after the step.
     """
 
     #: Write it before the next step. None: the step logged nothing.
     batch: Batch | None
-    #: One reply for each decided command, in order.
+    #: One for each decided command, in order. The commands beyond them were not decided: pass them to the next step.
     replies: list[Reply | Failed]
     effects: list[Effect]
     problems: list[Problem]
+
+
+def next_deadline_ms(view: State) -> int | None:
+    """Broker time of the next ``Tick``, ms. 0 or a past time: at once. None: no tick until something else happens."""
+    soonest: int | None = None
+    for at_ms in (next_check_ms(view), next_due_ms(view), next_log_ms(view), next_query_ms(view)):
+        if at_ms is not None and (soonest is None or at_ms < soonest):
+            soonest = at_ms
+    return soonest
 
 
 class LogAccess(Protocol):
@@ -171,7 +152,7 @@ class Pace(Protocol):
         ...
 
     def after_command(self, kind: type[Command]) -> bool:
-        """Called after a command of type ``kind``, or after ``PACE_COMMANDS`` small ones, the last of this type. True ends the step."""
+        """Called after a command of type ``kind``, or after ``PACE_COMMANDS`` quick ones, the last of this type. True ends the step."""
         ...
 
 
@@ -185,22 +166,6 @@ class NoPace:
         return False
 
 
-class _Parts(NamedTuple):
-    """The parts of a ``Decision``, or their replacement if it failed."""
-
-    records: tuple[Record, ...]
-    reply: Reply | Failed
-    effects: tuple[Effect, ...] = ()
-    events: tuple[DecisionEvent, ...] = ()
-
-
-class _TooLarge(NamedTuple):
-    """A command whose records exceeded its bound, and their size in bytes."""
-
-    command: Command
-    size: int
-
-
 _Damaged = list[tuple[CopiedHalf | CopiedDelayed | CopiedHalfBatch | Decided, str]]
 
 
@@ -210,18 +175,16 @@ class Engine:
     def __init__(self, state: State, log_access: LogAccess) -> None:
         """``state``: a new one, or one loaded from a snapshot. The engine owns it from now on."""
         self.state = state
-        #: Read-only.
-        self.view: View = state
         self._log_access = log_access
         self._segment_bytes = state.settings.segment_bytes
         #: Of the open batch, and of the running step.
         self._records: list[Record] = []
         self._problems: list[Problem] = []
         self._batch_start = 0
-        #: The command that the next step begins with, after a roll.
-        self._too_large: _TooLarge | None = None
-        #: No roll before this log offset because of records that exceeded their bound.
-        self._no_roll_before = 0
+        #: A command that needs the next segment, and the bytes of its records: the next step begins with a roll.
+        self._needs_roll: tuple[Command, int] | None = None
+        #: No roll for a command of this type before this log offset: the last one was in vain.
+        self._no_roll_before: dict[type[Command], int] = {}
 
     # --- calls -----------------------------------------------------------------------------------------------
 
@@ -239,36 +202,39 @@ class Engine:
         problems = self._problems = []
         records = self._records
         decide_by = DECIDE
-        small_fit_until = self._small_fit_until()
-        reply: Reply | Failed
         left = iter(commands)
+        if self._needs_roll is not None:
+            left = self._roll_first(self._needs_roll, left, replies, now_ms)
+        end_max = self._end_max()
         kind: type[Command] = SendMessage
         more_to_do = True
+        is_full = False
         while more_to_do:
             wanted = len(replies) + PACE_COMMANDS
             for command in islice(left, PACE_COMMANDS):
                 kind = type(command)
-                small = kind in SMALL
-                if small and state.log_end < small_fit_until:
-                    try:  # inlined ``decide``: a function call for each command costs 1 %
-                        decided, reply, more, events = decide_by[kind](state, command, now_ms)
-                    except Exception as error:  # noqa: BLE001 - judged in ``_broken``
-                        decided, reply, more, events = self._broken(command, error)
-                    if decided and type(decided[0]) in _EXAMINED:
-                        decided, reply, more, events = self._copied(
-                            command, _Parts(decided, reply, more, events), now_ms
-                        )
-                else:
-                    parts = self._decide_near_end(command, now_ms, pace)
-                    if parts is None:
-                        more_to_do = False
-                        break
-                    decided, reply, more, events = parts
-                    small_fit_until = self._small_fit_until()
+                is_quick = kind in QUICK
+                try:  # inlined ``decide``: a function call for each command costs 1 %
+                    if not is_quick:
+                        self._begin(command, now_ms, pace)
+                    decided, reply, more, events, begins_segment = decide_by[kind](state, command, now_ms)
+                except Exception as error:  # noqa: BLE001 - judged in ``_broken``
+                    decided, reply, more, events, begins_segment = self._broken(command, error)
+                if decided:
+                    last = decided[-1]
+                    if begins_segment or last.offset + last.size > end_max or type(decided[0]) in _EXAMINED:
+                        decision = Decision(decided, reply, more, events, begins_segment)
+                        placed = self._placed(command, decision, now_ms, pace)
+                        if placed is None:
+                            more_to_do = False
+                            break
+                        decided, reply, more, events, _ = placed
+                        end_max = self._end_max()
+                        is_full = bool(decided) and decided[-1].offset + decided[-1].size > end_max
                 if decided:
                     if not state.batch_open:
                         self._open(state.log_end, now_ms)
-                    if not small or kind is SendMessage:  # only ``apply`` of plain messages asks for it
+                    if not is_quick or kind is SendMessage:  # only ``apply`` of plain messages asks for it
                         session.sender = getattr(command, "connection", 0)
                     apply_all(state, decided)
                     records += decided
@@ -278,7 +244,7 @@ class Engine:
                 if more:
                     effects += more
                 replies.append(reply)
-                if not small and pace.after_command(kind):
+                if (not is_quick and pace.after_command(kind)) or is_full:
                     more_to_do = False
                     break
             more_to_do = more_to_do and len(replies) == wanted and not pace.after_command(kind)
@@ -302,26 +268,19 @@ class Engine:
         """
         return snapshot_rows(self.state)
 
-    def next_deadline_ms(self) -> int | None:
-        """Broker time of the next ``Tick``, ms. None: no tick until something else happens."""
-        return next_deadline_ms(self.state)
-
     def begin_epoch(self, epoch: int, wall_ms: int, now_ms: int, *, plausible_ms: int, trust_clock: bool) -> Batch:
         """The first batch of a run: a record of its start, after a base record if a segment begins. Write it before anything else.
 
         ``plausible_ms``: how far ``now_ms`` may be ahead of the log; see ``core.clock_jumps``.
 
         Raises:
-            StoreFull: the disk is full, or the base does not fit in a segment. Nothing was changed.
+            StoreFull: the disk is full. Nothing was changed.
         """
         state = self.state
         reserve_for_holders(state, now_ms)
         jump_ms = jump_of_start(state, now_ms, plausible_ms, trusted=trust_clock)
         record = epoch_started(0, epoch, wall_ms, state.settings.check_immunity_ms, jump_ms)
         if not state.loaded or not fits(state.log_end, False, record.size, self._segment_bytes):
-            text = why_no_base(state, record.size)
-            if text:
-                raise StoreFull(text, hint=_NO_BASE_AT_START)
             self._roll(now_ms)
         else:
             self._open(state.log_end, now_ms)
@@ -334,92 +293,67 @@ class Engine:
 
     # --- one command -----------------------------------------------------------------------------------------
 
-    def _decide_near_end(self, command: Command, now_ms: int, pace: Pace) -> _Parts | None:
-        """Decide a command that may not fit in the segment: make space first, then check the size of its records. None: the step
-        ends before this command.
+    def _begin(self, command: Command, now_ms: int, pace: Pace) -> None:
+        """What precedes the decision on a command that may take long."""
+        first = comes_before(self.state, command, now_ms)
+        if first is not None:
+            apply_session(self.state, first)
+        pace.before()
+
+    def _placed(self, command: Command, decision: Decision, now_ms: int, pace: Pace) -> Decision | None:
+        """``decision``, if what it copies is intact and its records fit in the segment; else the decision after a roll, or a failure.
+
+        None: the step ends before this command, since the batch is open. The next step begins with a roll.
         """
         state = self.state
-        if state.batch_open and state.log_end - self._batch_start > limits.BATCH_BYTES_MAX:
-            return None
-        try:
-            first = comes_before(state, command, now_ms)
-            if first is not None:
-                apply_session(state, first)
-        except Exception as error:  # noqa: BLE001 - judged in ``_broken``
-            return self._broken(command, error)
-        before = self._too_large if self._too_large is not None and self._too_large.command is command else None
-        bound = before.size if before is not None else self._bound(command)
-        if not fits(state.log_end, state.batch_open, bound, self._segment_bytes):
-            if bound > state.record_bytes_max and isinstance(command, SendHalf | SendMessage | SendBatch):
-                # Probably too large for any segment. Decide first, so that a client cannot roll segments with rejected sends.
-                refusal = self._decided(command, now_ms)
-                if not refusal.records:
-                    return refusal
+        decision = self._copied(command, decision, now_ms)
+        while decision.records:
+            begun = len(self._records) == 1 and type(self._records[0]) is Base
+            if self._fit(decision.records) and (begun or not decision.begins_segment):
+                break
+            size = _size(decision.records)
+            if begun:
+                half = self._segment_bytes // 2
+                self._no_roll_before[type(command)] = segment_start(state.log_end, self._segment_bytes) + half
+                return self._fits_nowhere(command, size)
             if state.batch_open:
+                self._needs_roll = command, size
                 return None
-            refused = self._roll_for(command, bound, now_ms)
-            if refused is not None:
-                return _Parts((), refused)
-        self._too_large = None
-        pace.before()  # the time of a roll does not count for the command
-        decision = self._decided(command, now_ms)
-        if not decision.records or self._fit(decision.records):
-            return decision
-        return self._exceeded_bound(command, decision, now_ms, pace, rolled=before is not None)
-
-    def _decided(self, command: Command, now_ms: int) -> _Parts:
-        try:
-            decision = _Parts(*decide(self.state, command, now_ms))
-        except Exception as error:  # noqa: BLE001 - judged in ``_broken``
-            decision = self._broken(command, error)
-        if decision.records and type(decision.records[0]) in _EXAMINED:  # copies come first, if there are any
-            decision = self._copied(command, decision, now_ms)
+            failure = self._roll_for(command, size, now_ms)
+            if failure is not None:
+                return failure
+            pace.before()  # the time of a roll does not count for the command
+            decision = self._copied(command, self._decided(command, now_ms), now_ms)
         return decision
 
-    def _broken(self, command: Command, error: Exception) -> _Parts:
+    def _decided(self, command: Command, now_ms: int) -> Decision:
+        try:
+            return decide(self.state, command, now_ms)
+        except Exception as error:  # noqa: BLE001 - judged in ``_broken``
+            return self._broken(command, error)
+
+    def _broken(self, command: Command, error: Exception) -> Decision:
         """The replacement for a decision that raised. Nothing was changed, so the next command can be decided."""
         if isinstance(error, InvariantViolated):
             raise error
         self._problems.append(DecisionFailed(command, error))
-        return _Parts((), Failed(f"{type(error).__name__}: {error}"))
+        return Decision(NOTHING, Failed(f"{type(error).__name__}: {error}"))
 
-    def _exceeded_bound(
-        self, command: Command, decision: _Parts, now_ms: int, pace: Pace, *, rolled: bool
-    ) -> _Parts | None:
-        """Handle records that exceed the bound of ``command``: decide it again in the next segment.
-
-        If its records do not fit there either, the command fails. Such a roll happens at most once for each half segment of log, so
-        that failing commands cannot fill the disk. Records larger than any decision may need fail without a roll.
-        """
-        state = self.state
-        size = _size(decision.records)
-        text = (
-            f"{type(command).__name__} came to {size} bytes of records, which do not fit in the log at {state.log_end}"
-        )
-        if rolled:
-            self._no_roll_before = segment_start(state.log_end, self._segment_bytes) + self._segment_bytes // 2
-        failed = rolled or size > state.record_bytes_max or state.log_end < self._no_roll_before
-        self._problems.append(BoundWrong(command, InvariantViolated(text), failed))
-        if failed:
-            return _Parts((), Failed(text))
-        self._too_large = _TooLarge(command, size)
-        return None if state.batch_open else self._decide_near_end(command, now_ms, pace)
-
-    def _bound(self, command: Command) -> int:
-        """The bound of ``size_bound``, or 0 if that raises; then only the check after the decision applies."""
-        try:
-            return size_bound(self.state, command)
-        except Exception as error:  # noqa: BLE001 - a bound changes nothing; the decision may still succeed
-            self._problems.append(BoundWrong(command, error, failed=False))
-            return 0
+    def _fits_nowhere(self, command: Command, size: int) -> Decision:
+        end = self.state.log_end
+        text = f"{type(command).__name__} came to {size} bytes of records, which do not fit in the log at {end}"
+        self._problems.append(FitsNowhere(command, InvariantViolated(text)))
+        return Decision(NOTHING, Failed(text))
 
     # --- what a decision wants copied ------------------------------------------------------------------------
 
-    def _copied(self, command: Command, decision: _Parts, now_ms: int) -> _Parts:
+    def _copied(self, command: Command, decision: Decision, now_ms: int) -> Decision:
         """``decision``, if every message that it copies is intact; else its replacement. Call it before any record is applied.
 
         A tick continues without the delayed messages that cannot be copied: they stay delayed until a start finds them intact.
         """
+        if not decision.records or type(decision.records[0]) not in _EXAMINED:  # copies come first, if there are any
+            return decision
         try:
             damaged = self._damaged(decision.records)
         except Exception as error:  # noqa: BLE001 - judged in ``_broken``
@@ -437,9 +371,9 @@ class Engine:
             )
             text = f"{what} stays undecided: {problem}; or roll the transaction back, which needs no copy"
         self._problems.append(NotCopied(command, _source(record), text))
-        return _Parts((), Failed(text))
+        return Decision(NOTHING, Failed(text))
 
-    def _without(self, damaged: _Damaged, released: Record, now_ms: int) -> _Parts:
+    def _without(self, damaged: _Damaged, released: Record, now_ms: int) -> Decision:
         """The decision of a tick without the ``damaged`` messages of the copies that ``released`` names. A tick copies nothing else.
 
         It only postpones those messages. Others may be damaged as well; the next tick, which is due at once, checks them.
@@ -448,10 +382,7 @@ class Engine:
         postponed = [record for record, _ in damaged if isinstance(record, CopiedDelayed)]
         self.note(DelayedPostponed(tuple([record.first_offset for record in postponed])))
         tick = Tick(len(released.refs) - len(damaged))
-        try:
-            decision = _Parts(*decide(self.state, tick, now_ms))
-        except Exception as error:  # noqa: BLE001 - judged in ``_broken``
-            return self._broken(tick, error)
+        decision = self._decided(tick, now_ms)
         more = isinstance(decision.reply, Done) and decision.reply.again
         found = tuple([(_source(record), problem) for record, problem in damaged])
         self._problems.append(DelayedNotShown(found, more))
@@ -464,10 +395,8 @@ class Engine:
         # What this step wrote is not in the log yet, and was verified when it came; the same holds for copies of this decision.
         written_until = self._batch_start if self.state.batch_open else self.state.log_end
         for record in records:
-            if isinstance(record, CopiedHalf | CopiedDelayed):
+            if isinstance(record, CopiedHalf | CopiedDelayed | CopiedHalfBatch):
                 problem = log.why_not_copied(record.source, record.message_bytes)
-            elif isinstance(record, CopiedHalfBatch):
-                problem = log.why_not_copied(record.source, record.size)
             elif not isinstance(record, Decided):
                 continue
             else:
@@ -485,32 +414,42 @@ class Engine:
         state = self.state
         return fits(state.log_end, state.batch_open, _size(records), self._segment_bytes)
 
-    def _small_fit_until(self) -> int:
-        """Log offset up to which any command of ``SMALL`` fits in both the segment and the batch."""
+    def _end_max(self) -> int:
+        """Log offset up to which records fit in both the segment and the batch."""
         end = self.state.log_end
-        place = end % self._segment_bytes
-        if place == 0:
-            return 0
-        start = self._batch_start if self.state.batch_open else end
-        return min(end - place + self._segment_bytes - _SMALL_BYTES_MAX, start + limits.BATCH_BYTES_MAX)
+        if end % self._segment_bytes == 0:
+            return end
+        batch_start = self._batch_start if self.state.batch_open else end
+        return min(next_segment_start(end, self._segment_bytes), batch_start + limits.BATCH_BYTES_MAX)
 
-    def _roll_for(self, command: Command, size: int, now_ms: int) -> Refused | None:
-        """Roll so that ``command`` can be decided in the next segment. Returns a refusal if there is no next segment."""
+    def _roll_first(
+        self, needed: tuple[Command, int], left: Iterator[Command], replies: list[Reply | Failed], now_ms: int
+    ) -> Iterator[Command]:
+        """Roll for the command that ended the previous step, and return the commands to decide. Without a roll its reply is the failure."""
+        self._needs_roll = None
+        command, size = needed
+        failure = self._roll_for(command, size, now_ms)
+        first = next(left)
+        if failure is not None and first is command:
+            replies.append(failure.reply)
+            return left
+        return chain((first,), left)
+
+    def _roll_for(self, command: Command, size: int, now_ms: int) -> Decision | None:
+        """Roll so that ``command`` can be decided again in the next segment. Returns a failure if that is impossible, or in vain.
+
+        A roll in vain happens at most once for each half segment of log, so that failing commands cannot fill the disk.
+        """
         state = self.state
-        # After the roll a verdict may have to copy its half messages.
-        verdict = isinstance(command, EndTransaction | ResolveTransaction)
-        text = why_no_base(state, state.record_bytes_max if verdict else size)
-        if text:
-            text += " (delete topics, or take limits of producer groups away)"
-            self._problems.append(NoNextSegment(text, disk_full=False))
-            return Refused(Why.STORE_FULL, text)
+        if size >= self._segment_bytes or state.log_end < self._no_roll_before.get(type(command), 0):
+            return self._fits_nowhere(command, size)
         try:
             self._roll(now_ms)
         except StoreFull as error:
             if not state.session.disk_full:
                 self.note(DiskSpace(True))
-                self._problems.append(NoNextSegment(str(error), disk_full=True))
-            return Refused(Why.STORE_FULL, f"{error}; verdicts are accepted while the current segment has space")
+                self._problems.append(NoNextSegment(str(error)))
+            return refuse(Why.STORE_FULL, f"{error}; verdicts are accepted while the current segment has space")
         return None
 
     def _roll(self, now_ms: int) -> None:

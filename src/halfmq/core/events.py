@@ -1,10 +1,7 @@
 """Changes of session state by decisions, as values; ``session.apply_session`` applies them.
 
-A decision changes nothing. ``Decision.events`` says what to change once its records were applied. A decision that raises, or
-whose records cannot be written (no space, a damaged message to copy), therefore leaves nothing behind and can be repeated.
-
-Three events precede a decision (``decide.comes_before``): ``TimePassed``, ``LocksExpired``, ``TrimStarted``. They are applied
-whether or not the decision succeeds.
+``Decision.events`` says what to change once the records of a decision were applied. ``TimePassed``, ``LocksExpired`` and
+``TrimStarted`` precede one (``decide.comes_before``), and are applied whether or not it succeeds.
 
 Times are broker time, ms.
 """

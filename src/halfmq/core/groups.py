@@ -10,11 +10,10 @@ from dataclasses import fields, replace
 from typing import Final
 
 from halfmq import limits
-from halfmq.core.audit import signed, signed_if_space
-from halfmq.core.base_bytes import group_bytes, more_group_bytes
-from halfmq.core.base_space import base_has_space, no_space
+from halfmq.core.audit import signed
+from halfmq.core.base_bytes import group_bytes, more_group_bytes, refuse_space
 from halfmq.core.commands import DeleteGroup, EnsureGroup, SetGroup
-from halfmq.core.decision import DONE, NOTHING, ConsumerGroupDeleted, Decision, Done, Refused, Why
+from halfmq.core.decision import DONE, NOTHING, ConsumerGroupDeleted, Decision, Done, Refused, Why, refuse
 from halfmq.core.events import ConsumerGroupRemoved, DecisionEvent
 from halfmq.core.queues.send import retry_topic
 from halfmq.core.schema import group_deleted, group_set
@@ -57,25 +56,24 @@ def decide_set_group(state: State, command: SetGroup, now_ms: int) -> Decision:
         for topic in group.hold_topics:
             checked_name(topic, "topic", limits.TOPIC_CHARS_MAX)
     except InvalidName as error:
-        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, str(error)))
+        return refuse(Why.INVALID_PARAMETER, str(error))
     if not 0 <= group.retry_queues <= limits.QUEUES_PER_TOPIC_MAX:
-        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, f"{group.retry_queues} retry queues are invalid"))
+        return refuse(Why.INVALID_PARAMETER, f"{group.retry_queues} retry queues are invalid")
     if not -1 <= group.retry_max_times <= _RETRIES_MAX:
         text = f"{group.retry_max_times} retries are invalid: -1 to {_RETRIES_MAX}"
-        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
+        return refuse(Why.INVALID_PARAMETER, text)
     if not 0 <= group.hold_ms <= limits.HOLD_MS_MAX:
         text = f"{group.hold_ms} ms are invalid for a hold: 0 (no limit by age) to {limits.HOLD_MS_MAX}"
-        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
+        return refuse(Why.INVALID_PARAMETER, text)
     if not group.hold_topics and command.hold_ms not in (None, limits.HOLD_MS):
-        return Decision(
-            NOTHING, Refused(Why.INVALID_PARAMETER, f"group {name!r} holds no topic whose age could be limited")
-        )
+        return refuse(Why.INVALID_PARAMETER, f"group {name!r} holds no topic whose age could be limited")
     if len(group.hold_topics) > limits.HOLD_TOPICS_MAX:
         text = f"group {name!r} may hold {limits.HOLD_TOPICS_MAX} topics, not {len(group.hold_topics)}"
-        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
-    refused = refuse_group(state, name) if name not in state.groups else None
-    if refused is None and not _has_space(state, group):
-        refused = no_space(state, f"group {name!r} was not changed")
+        return refuse(Why.INVALID_PARAMETER, text)
+    before = state.groups.get(name)
+    more = more_group_bytes(group) - more_group_bytes(before) + (group_bytes(name) if before is None else 0)
+    refused = refuse_group(state, name) if before is None else None
+    refused = refused or refuse_space(state, more, f"group {name!r} was not changed")
     if refused is not None:
         return Decision(NOTHING, refused)
     record = group_set(next_offset(state), group, state.holders.get(group.name))
@@ -91,12 +89,6 @@ def _changed(group: GroupSettings, command: SetGroup) -> GroupSettings:
     return replace(group, hold_topics=topics, hold_ms=group.hold_ms if topics else limits.HOLD_MS)
 
 
-def _has_space(state: State, group: GroupSettings) -> bool:
-    before = state.groups.get(group.name)
-    more = more_group_bytes(group) - more_group_bytes(before)
-    return more <= 0 or base_has_space(state, more + (group_bytes(group.name) if before is None else 0))
-
-
 def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Decision:
     """Delete the group, and its offsets if the command says so. Deleting an absent group succeeds.
 
@@ -109,7 +101,7 @@ def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Deci
         ids = sorted({member.client_id for member in session.members.values()})
         shown = ", ".join(ids[:_NAMED_MAX]) + (" and others" if len(ids) > _NAMED_MAX else "")
         text = f"group {name!r} was not deleted: {len(ids)} consumers are in it ({shown}); stop them first"
-        return Decision(NOTHING, Refused(Why.NOT_NOW, text))
+        return refuse(Why.NOT_NOW, text)
     records: tuple[Record, ...] = ()
     events: tuple[DecisionEvent, ...] = ()
     topics = [topic for topic in (RETRY_PREFIX + name, DLQ_PREFIX + name) if topic in state.topics_by_name]
@@ -123,7 +115,7 @@ def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Deci
             events += (topic_removed_event(retry),)
             topics.remove(retry.name)
     decision = Decision(records, ConsumerGroupDeleted(tuple(topics)), events=events)
-    return signed_if_space(state, decision, OperatorAction.DELETE_GROUP, name, command.by)
+    return signed(decision, OperatorAction.DELETE_GROUP, name, command.by)
 
 
 def _with_retry_topic(

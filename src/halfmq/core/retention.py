@@ -1,9 +1,9 @@
 """Retention: which of the oldest segments may be removed, and what prevents the removal of more.
 
-A segment is removed when all of it is older than the retention time, or beyond the retention size; oldest first, and never the
-segment that is being written. It is kept while it contains anything within the deduplication window: without the verdict, a
-repeated half message would begin a new transaction. Segments that a verdict ties together (``core.ties``) go at once. Retention by size also keeps a segment while much of it was recently
-copied there (``core.copies``).
+A segment is removed when all of it is older than the retention time, or beyond the retention size; oldest first, and never the segment that
+is being written. It is kept while it contains anything within the deduplication window: without the verdict, a repeated half message would
+begin a new transaction. Segments that a verdict ties together (``tied_start``) go at once. Retention by size also keeps a segment while
+much of it was recently copied there (``core.copies``).
 
 A segment is also kept while a consumer group holds messages in it that it has not read (``core.holds``), so that a job that is behind loses
 nothing. A hold is a wish within limits, since a job that never comes back must not fill the disk: it ends at the age that the
@@ -17,8 +17,7 @@ from halfmq.core.clock_jumps import age_ms
 from halfmq.core.commands import Unread
 from halfmq.core.copies import may_copy_again
 from halfmq.core.holds import holding, unread_between
-from halfmq.core.ties import tied_start
-from halfmq.core.view import View
+from halfmq.core.state import State
 
 
 class ClosedSegment(NamedTuple):
@@ -73,8 +72,8 @@ class TrimTarget(NamedTuple):
     held: tuple[Unread, ...] = ()
 
 
-def trim_target(view: View, limits: RetentionLimits, segments: Iterable[ClosedSegment], now_ms: int) -> TrimTarget:
-    """The log start that retention requires. ``segments``: the closed ones, oldest first; read as far as needed. ``now_ms``: broker time."""
+def trim_target(view: State, limits: RetentionLimits, segments: Iterable[ClosedSegment], now_ms: int) -> TrimTarget:
+    """The log start that retention requires. ``segments``: the closed ones, oldest first, read as needed. ``now_ms``: broker time."""
     young_from_ms = now_ms - limits.dedup_window_ms
     copied_from_ms = now_ms - limits.copy_again_ms
     keep_from = view.session.published - limits.retention_bytes if limits.retention_bytes else 0
@@ -101,3 +100,19 @@ def trim_target(view: View, limits: RetentionLimits, segments: Iterable[ClosedSe
             wanted = reached
     wanted = max(view.log_start, tied_start(view.ties.items(), wanted, view.settings.segment_bytes))
     return TrimTarget(wanted, clock_in_doubt, copied_bytes if reached > wanted else 0, tuple(held))
+
+
+def tied_start(ties: Iterable[tuple[int, int]], log_start: int, segment_bytes: int) -> int:
+    """The last start of a segment at or before ``log_start`` where the log may begin: retention removes segments together if a ``Decided``
+    in one shows half batches in earlier ones, without copying them.
+
+    ``ties``: (position of a verdict, lowest log offset of what it shows); not between the two.
+    """
+    moved = True
+    while moved:
+        moved = False
+        for position, lowest in ties:
+            if lowest < log_start <= position:
+                log_start = lowest - lowest % segment_bytes
+                moved = True
+    return log_start

@@ -1,39 +1,22 @@
 """The format of durable state: how each item is encoded and loaded.
 
-Some items have a payload, which is in the record that sets them, in each base and in a snapshot:
+Topics, consumer groups (with the holders of their queues), and limits and policy of a producer group have a payload, which is in the
+record that sets them, in each base and in a snapshot.
 
-    topic; consumer group with the holders of its queues; limits and policy of a producer group
+``ROW_KINDS`` has the kinds of rows of a snapshot; most of them are parts of a base as well (``core.base``). A base does not contain
 
-A base and a snapshot contain kinds of rows:
-
-    kind       row                                           base                             snapshot
-    ---------  --------------------------------------------  -------------------------------  ----------------------------
-    head       numbers and positions                         epoch, next topic id and half    all of ``Head``
-                                                             index
-    immunity   default grace period of the epoch; jumps      without jumps                    yes
-    topics     payload, queue ends, queue minimums           without minimums: its ends are   yes
-                                                             the minimums of a log that
-                                                             begins with it
-    groups     payload                                       yes                              yes
-    producers  payload                                       yes                              yes
-    offsets    group, (topic id, queue id, offset) of each   yes                              yes
-    queries    ``QueryRow``                                  yes                              yes
-    coordina-  ``CoordinatorRow``                            yes, and the highest epoch of    yes, and likewise
-    tors                                                     any of them
-    compared   ``Comparison``                                yes                              yes
-    ties       position, lowest log offset                   no: they are between two         yes
-                                                             segments, as bases
-    bases      segment start, queue ends of each topic       no: the bases contain it         yes
-    undecided  ``Undecided``                                 no: copied forward before a      yes
-    delayed    ``Delayed``                                   trim                             yes
-    decided    ``Verdict``                                   no: removed with the log that    yes
-    sent       ``RecentMessage``                                  contains them                    yes
+    queue minimums                   they are the queue ends of the base that the log begins with
+    ties, bases                      they are between two segments, or the bases themselves
+    undecided and delayed messages   they are copied forward before a trim
+    verdicts, sent messages          they are forgotten with the log that contains them
 
 Loading also computes derived state, so a loaded state is complete.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntFlag
+from functools import partial
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -70,7 +53,6 @@ from halfmq.core.state import (
     Comparison,
     CoordinatorKey,
     Delayed,
-    Half,
     Jump,
     Policy,
     Query,
@@ -84,8 +66,6 @@ from halfmq.core.state import (
     drop_stale_deadlines,
     set_holders,
 )
-from halfmq.core.transaction.next_check import from_number
-from halfmq.model.coordinator import Coordinator
 from halfmq.model.records import (
     Compared,
     ComparisonResult,
@@ -342,37 +322,18 @@ class QueryRow(NamedTuple):
     is_first: bool = True
 
 
-class CoordinatorRow(NamedTuple):
-    """A coordinator: see ``state.TakenEpoch``."""
-
-    group: str
-    name: str
-    epoch: int
-    taken_by: str
-    taken_at_ms: int
-
-
-class UndecidedRow(NamedTuple):
-    """Fields of ``Undecided``, ``next_check`` as a number."""
-
-    group: str
-    tx_id: str
-    halves: tuple[Half, ...]
-    halves_count: int
-    prepared_at_ms: int
-    grace_until_ms: int
-    checks: int
-    next_check: int
-    #: Absent in stores of earlier versions.
-    coordinator: Coordinator | None = None
-
-
 OffsetRow = tuple[str, list[tuple[int, int, int]]]
+#: Producer group, name, and the fields of ``state.TakenEpoch``.
+CoordinatorRow = tuple[str, str, int, str, int]
+#: Position of a verdict, lowest log offset of what it shows.
+TieRow = tuple[int, int]
+#: Start of a segment; (topic id, end of each queue) at that time.
 BaseRow = tuple[int, tuple[tuple[int, tuple[int, ...]], ...]]
 
 
 #: Order of dictionary keys: ``iter``, or ``sorted`` if equal states must give equal bytes.
 Order = Callable[[Iterable[Any]], Iterable[Any]]
+_Load = Callable[[State, Any], None]
 
 
 class RowKind(NamedTuple):
@@ -381,22 +342,24 @@ class RowKind(NamedTuple):
     name: str
     #: Type of its rows, for the decoder.
     type: Any
-    rows: Callable[[State], Sequence[Any]]
-    load: Callable[[State, Any], None]
+    #: Of the state, and of the ``Order`` of its items if the kind is part of a base.
+    rows: Callable[..., Sequence[Any]]
+    load: _Load
 
 
-def _head(state: State) -> list[Head]:
-    return [Head(*[getattr(state, field) for field in Head._fields])]
+def _each(load: Callable[[State, Any], object]) -> _Load:
+    """Loads rows one by one."""
+
+    def load_rows(state: State, rows: Iterable[Any]) -> None:
+        for row in rows:
+            load(state, row)
+
+    return load_rows
 
 
-def _load_head(state: State, rows: Iterable[Head]) -> None:
-    for head in rows:
-        for field, value in head._asdict().items():
-            setattr(state, field, value)
-
-
-def _grace(state: State) -> list[int]:
-    return [state.epoch_grace_ms, *[number for jump in state.jumps for number in jump]]
+def _load_head(state: State, head: Head) -> None:
+    for field, value in head._asdict().items():
+        setattr(state, field, value)
 
 
 def _load_grace(state: State, rows: list[int]) -> None:
@@ -405,49 +368,34 @@ def _load_grace(state: State, rows: list[int]) -> None:
 
 
 def topic_rows(state: State, order: Order = iter) -> list[TopicRow]:
-    """One row for each topic, for a base or a snapshot; the other functions of rows likewise. ``load_*`` adds them to a state."""
     topics = [state.topics_by_id[topic_id] for topic_id in order(state.topics_by_id)]
     return [TopicRow(topic_payload(topic), list(topic.ends), list(topic.mins)) for topic in topics]
 
 
-def load_topics(state: State, rows: Iterable[TopicRow]) -> None:
-    for payload, ends, mins in rows:
-        topic = read_topic(state, payload)
-        keep_queues(state, topic, len(ends))  # including queues from before the topic was reduced
-        topic.ends[:] = ends
-        topic.mins[:] = mins
+def load_topic(state: State, row: TopicRow) -> None:
+    topic = read_topic(state, row.payload)
+    keep_queues(state, topic, len(row.ends))  # including queues from before the topic was reduced
+    topic.ends[:] = row.ends
+    topic.mins[:] = row.mins
 
 
-def group_rows(state: State, order: Order = iter) -> list[bytes]:
-    """The payload of each consumer group, with the holders of its queues."""
+def _group_rows(state: State, order: Order = iter) -> list[bytes]:
     return [group_payload(state.groups[name], state.holders.get(name)) for name in order(state.groups)]
 
 
-def load_groups(state: State, rows: Iterable[bytes]) -> None:
-    for payload in rows:
-        read_group(state, payload)
-
-
-def producer_rows(state: State, order: Order = iter) -> list[bytes]:
-    """The payload of each producer group with its own limits or policy."""
+def _producer_rows(state: State, order: Order = iter) -> list[bytes]:
     return [producer_payload(state.producer_settings[name]) for name in order(state.producer_settings)]
 
 
-def load_producers(state: State, rows: Iterable[bytes]) -> None:
-    for payload in rows:
-        read_producer(state, payload)
-
-
-def offset_rows(state: State, order: Order = iter) -> list[OffsetRow]:
-    """The logged offsets of each consumer group."""
+def _offset_rows(state: State, order: Order = iter) -> list[OffsetRow]:
     offsets = state.offsets
     return [(group, [(*key, offsets[group][key]) for key in order(offsets[group])]) for group in order(offsets)]
 
 
-def load_offsets(state: State, rows: Iterable[OffsetRow]) -> None:
-    for group, entries in rows:
-        for topic_id, queue_id, offset in entries:
-            set_offset(state, group, (topic_id, queue_id), offset)
+def _load_offsets(state: State, row: OffsetRow) -> None:
+    group, entries = row
+    for topic_id, queue_id, offset in entries:
+        set_offset(state, group, (topic_id, queue_id), offset)
 
 
 _QUERY_FIELDS_WITHOUT_TOPIC: Final = 7
@@ -466,137 +414,86 @@ def _query_row(query: Query) -> tuple[Any, ...]:
     return row if query.topic else row[:_QUERY_FIELDS_WITHOUT_TOPIC]
 
 
-def load_queries(state: State, rows: Iterable[QueryRow]) -> None:
-    for row in rows:
-        query = Query((row.name, "" if row.is_first else row.topic), row.group)
-        query.topic, query.stream = row.topic, row.stream
-        query.superseded, query.rolled_back_batch = row.superseded, row.rolled_back_batch
-        query.decisions = {decision.batch: decision for decision in row.decisions}
-        query.is_over = row.is_over
-        add_query(state, query)
-        set_run(state, query, row.run)
-        note_query(state, query, query_bytes(query))
-
-
-def coordinator_rows(state: State, order: Order = iter) -> list[CoordinatorRow]:
-    """Each coordinator with its newest epoch."""
-    rows = state.coordinators
-    return [CoordinatorRow(key[0], key[1], *astuple(rows[key])) for key in order(rows)]
-
-
-def load_coordinators(state: State, rows: Iterable[CoordinatorRow]) -> None:
-    for row in rows:
-        set_coordinator(state, (row.group, row.name), TakenEpoch(row.epoch, row.taken_by, row.taken_at_ms))
-
-
-def _coordinator_epoch(state: State) -> list[int]:
-    return [state.coordinator_epoch]
+def _load_query(state: State, row: QueryRow) -> None:
+    query = Query((row.name, "" if row.is_first else row.topic), row.group)
+    query.topic, query.stream = row.topic, row.stream
+    query.superseded, query.rolled_back_batch = row.superseded, row.rolled_back_batch
+    query.decisions = {decision.batch: decision for decision in row.decisions}
+    query.is_over = row.is_over
+    add_query(state, query)
+    set_run(state, query, row.run)
+    note_query(state, query, query_bytes(query))
 
 
 def _load_coordinator_epoch(state: State, rows: list[int]) -> None:
     (state.coordinator_epoch,) = rows
 
 
-def comparison_rows(state: State, order: Order = iter) -> list[Comparison]:
+def _coordinator_rows(state: State, order: Order = iter) -> list[CoordinatorRow]:
+    return [(*key, *astuple(state.coordinators[key])) for key in order(state.coordinators)]
+
+
+def _load_coordinator(state: State, row: CoordinatorRow) -> None:
+    group, name, epoch, taken_by, taken_at_ms = row
+    set_coordinator(state, (group, name), TakenEpoch(epoch, taken_by, taken_at_ms))
+
+
+def _comparison_rows(state: State, order: Order = iter) -> list[Comparison]:
     return [state.comparisons[key] for key in order(state.comparisons)]
 
 
-def load_comparisons(state: State, rows: Iterable[Comparison]) -> None:
-    for row in rows:
-        set_comparison(state, row)
-
-
-def _ties(state: State) -> list[tuple[int, int]]:
-    return list(state.ties.items())
-
-
-def _load_ties(state: State, rows: list[tuple[int, int]]) -> None:
-    state.ties.update(rows)
-
-
-def _bases(state: State) -> list[BaseRow]:
-    return list(state.bases.items())
-
-
-def _load_bases(state: State, rows: list[BaseRow]) -> None:
-    state.bases.update(rows)
-
-
 def _undecided(state: State) -> list[Undecided]:
-    rows: list[Undecided] = []
-    for group in state.producer_groups.values():
-        rows += group.undecided.values()
-    return rows
+    return [known for group in state.producer_groups.values() for known in group.undecided.values()]
 
 
-def _load_undecided(state: State, rows: list[UndecidedRow]) -> None:
-    for name, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, number, coordinator in rows:
-        group = state.producer_group(name)
-        check = from_number(number)
-        count_undecided(state, group)
-        # ``group.name``: one string for all transactions of the group instead of one for each row.
-        known = group.undecided[tx_id] = Undecided(
-            group.name, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, check, coordinator
-        )
-        enter_of_coordinator(state, known)
-        schedule_or_park(state, group, tx_id, check)
-        enter_of_query(state, tx_id, halves[0])
-        for half in halves:
-            count_half(state, group, half)
-            note_copy(state, half)
+def _load_undecided(state: State, row: Undecided) -> None:
+    group = state.producer_group(row.group)
+    count_undecided(state, group)
+    # ``group.name``: one string for all transactions of the group instead of one for each row.
+    known = group.undecided[row.tx_id] = replace(row, group=group.name)
+    enter_of_coordinator(state, known)
+    schedule_or_park(state, group, known.tx_id, known.next_check)
+    enter_of_query(state, known.tx_id, known.halves[0])
+    for half in known.halves:
+        count_half(state, group, half)
+        note_copy(state, half)
 
 
-def _delayed(state: State) -> list[Delayed]:
-    return list(state.delayed.values())
+def _load_verdict(state: State, row: Verdict) -> None:
+    group = state.producer_group(row.group)
+    verdict = replace(row, group=group.name)
+    group.settled[verdict.tx_id] = verdict
+    state.verdicts.append(verdict)
 
 
-def _load_delayed(state: State, rows: list[Delayed]) -> None:
-    for row in rows:
-        add_delayed(state, row)
-
-
-def _decided(state: State) -> list[Verdict]:
-    return list(state.verdicts)
-
-
-def _load_decided(state: State, rows: list[Verdict]) -> None:
-    for row in rows:
-        group = state.producer_group(row.group)
-        verdict = replace(row, group=group.name)
-        group.settled[verdict.tx_id] = verdict
-        state.verdicts.append(verdict)
-
-
-def _sent(state: State) -> list[RecentMessage]:
-    return list(state.sent)
-
-
-def _load_sent(state: State, rows: list[RecentMessage]) -> None:
-    for row in rows:
-        sent = replace(row, connection=0)  # of an earlier run, whose connection numbers mean nothing now
-        state.sent.append(sent)
-        topic = state.topics_by_id.get(row.topic_id)
-        if topic is not None:
-            topic.derived.sent[row.unique_id] = sent
+def _load_sent(state: State, row: RecentMessage) -> None:
+    sent = replace(row, connection=0)  # of an earlier run, whose connection numbers mean nothing now
+    state.sent.append(sent)
+    topic = state.topics_by_id.get(row.topic_id)
+    if topic is not None:
+        topic.derived.sent[row.unique_id] = sent
 
 
 #: In the order of a snapshot: each kind depends on the ones before it.
 ROW_KINDS: Final = (
-    RowKind("head", list[Head], _head, _load_head),
-    # The grace period, named as on disk. One row: version 1 reads its first number and skips the rest, the jumps.
-    RowKind("immunity", list[int], _grace, _load_grace),
-    RowKind("topics", list[TopicRow], topic_rows, load_topics),
-    RowKind("groups", list[bytes], group_rows, load_groups),
-    RowKind("producers", list[bytes], producer_rows, load_producers),
-    RowKind("offsets", list[OffsetRow], offset_rows, load_offsets),
-    RowKind("bases", list[BaseRow], _bases, _load_bases),
-    RowKind("queries", list[QueryRow], query_rows, load_queries),
-    RowKind("coordinator epoch", list[int], _coordinator_epoch, _load_coordinator_epoch),
-    RowKind("coordinators", list[CoordinatorRow], coordinator_rows, load_coordinators),
-    RowKind("compared", list[Comparison], comparison_rows, load_comparisons),
-    RowKind("ties", list[tuple[int, int]], _ties, _load_ties),
-    RowKind("undecided", list[UndecidedRow], _undecided, _load_undecided),
-    RowKind("delayed", list[Delayed], _delayed, _load_delayed),
-    RowKind("decided", list[Verdict], _decided, _load_decided),
-    RowKind("sent", list[RecentMessage], _sent, _load_sent),
+    RowKind("head", list[Head], lambda state: [Head(*map(partial(getattr, state), Head._fields))], _each(_load_head)),
+    # The grace period, named as on disk, and the numbers of each jump.
+    RowKind("immunity", list[int], lambda state: [state.epoch_grace_ms, *chain(*state.jumps)], _load_grace),
+    RowKind("topics", list[TopicRow], topic_rows, _each(load_topic)),
+    RowKind("groups", list[bytes], _group_rows, _each(read_group)),
+    RowKind("producers", list[bytes], _producer_rows, _each(read_producer)),
+    RowKind("offsets", list[OffsetRow], _offset_rows, _each(_load_offsets)),
+    RowKind(
+        "bases", list[BaseRow], lambda state: list(state.bases.items()), lambda state, rows: state.bases.update(rows)
+    ),
+    RowKind("queries", list[QueryRow], query_rows, _each(_load_query)),
+    RowKind("coordinator epoch", list[int], lambda state: [state.coordinator_epoch], _load_coordinator_epoch),
+    RowKind("coordinators", list[CoordinatorRow], _coordinator_rows, _each(_load_coordinator)),
+    RowKind("compared", list[Comparison], _comparison_rows, _each(set_comparison)),
+    RowKind("ties", list[TieRow], lambda state: list(state.ties.items()), lambda state, rows: state.ties.update(rows)),
+    RowKind("undecided", list[Undecided], _undecided, _each(_load_undecided)),
+    RowKind("delayed", list[Delayed], lambda state: list(state.delayed.values()), _each(add_delayed)),
+    RowKind("decided", list[Verdict], lambda state: list(state.verdicts), _each(_load_verdict)),
+    RowKind("sent", list[RecentMessage], lambda state: list(state.sent), _each(_load_sent)),
 )
+ROW_KIND: Final = {kind.name: kind for kind in ROW_KINDS}

@@ -185,16 +185,15 @@ def _heartbeat(state: State, event: Heartbeat) -> tuple[MembersChanged, ...]:
     return tuple([change for change in changed if change is not None])
 
 
-def _reachable(state: State, event: Reachable) -> tuple[MembersChanged, ...]:
+def _reachable(state: State, event: Reachable) -> None:
     """The missed checks are due again. The back-off of the others does not change."""
     group = state.producer_group(event.producer)
     if event.producer in state.session.produces.get(event.connection, ()):
         group.session.members.setdefault(event.connection, event.client_id)
         take_turn(state, group)
-    return ()
 
 
-def _polling(state: State, event: Polling) -> tuple[MembersChanged, ...]:
+def _polling(state: State, event: Polling) -> None:
     """The first poll of a connection counts as a producer that connects; later ones do not."""
     group = state.producer_group(event.producer)
     state.session.produces.setdefault(event.connection, {})[event.producer] = None
@@ -205,21 +204,18 @@ def _polling(state: State, event: Polling) -> tuple[MembersChanged, ...]:
         cut_backoff(state, group)
     else:
         take_turn(state, group)
-    return ()
 
 
-def _poll_ended(state: State, event: PollEnded) -> tuple[MembersChanged, ...]:
+def _poll_ended(state: State, event: PollEnded) -> None:
     group = state.producer_groups.get(event.producer)
     if group is not None:
         group.session.held_polls.pop(event.connection, None)
-    return ()
 
 
-def _check_delivered(state: State, event: CheckDelivered) -> tuple[MembersChanged, ...]:
+def _check_delivered(state: State, event: CheckDelivered) -> None:
     group = state.producer_groups.get(event.producer)
     if group is not None:
         note_delivered(group, event.tx_id, event.checks, event.now_ms, state.settings.check_answer_ms)
-    return ()
 
 
 def _consumer_heartbeat(state: State, event: Heartbeat, data: ConsumerData) -> MembersChanged | None:
@@ -318,8 +314,8 @@ def _leave_consumers(state: State, name: str, connection: int) -> MembersChanged
 def forget_idle_groups(state: State) -> None:
     """Remove empty groups once they may be half of all groups, so that invented group names do not accumulate.
 
-    Also when half of the verdicts that kept groups the last time have left memory: as many groups as there may be, each with a verdict, would
-    otherwise stay for ever, since their number cannot double.
+    Also when half of the verdicts that kept groups the last time have left memory: as many groups as there may be, each with a verdict,
+    would otherwise stay for ever, since their number cannot double.
     """
     count = len(state.producer_groups) + len(state.session.consumers)
     may_be_empty = count >= GROUPS_KEPT_MIN and 2 * len(state.verdicts) < state.session.groups_kept_verdicts
@@ -345,16 +341,14 @@ def forget_idle_groups(state: State) -> None:
     )
 
 
-def _published(state: State, event: Published) -> tuple[MembersChanged, ...]:
+def _published(state: State, event: Published) -> None:
     state.session.published = event.position
     state.session.answered = event.answered
     forget_idle_groups(state)  # one connection may invent any number of names
-    return ()
 
 
-def _disk_space(state: State, event: DiskSpace) -> tuple[MembersChanged, ...]:
+def _disk_space(state: State, event: DiskSpace) -> None:
     state.session.disk_full = event.full
-    return ()
 
 
 def _time_passed(state: State, event: TimePassed) -> None:
@@ -373,9 +367,8 @@ def _group_gone(state: State, event: ConsumerGroupRemoved) -> None:
         forget_offsets(state, event.group)
 
 
-def _log_offsets_now(state: State, event: LogOffsetsNow) -> tuple[MembersChanged, ...]:
+def _log_offsets_now(state: State, event: LogOffsetsNow) -> None:
     log_now(state, None)
-    return ()
 
 
 _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | None]]] = {

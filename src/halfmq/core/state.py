@@ -25,11 +25,10 @@ import msgspec
 
 from halfmq import limits
 from halfmq.core.decision import WakeQueue
-from halfmq.core.transaction.next_check import NextCheck
 from halfmq.model.coordinator import Coordinator
 from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC, TRACED
 from halfmq.model.query_batch import query_text
-from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, Record
+from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, Half, ParkedBecause, Record, parked_because
 from halfmq.model.settings import BrokerSettings, GroupSettings, ProducerSettings, caps
 from halfmq.model.stored_message import size_of
 
@@ -52,65 +51,13 @@ NEVER_MS: Final = 1 << 62
 # collector can ignore them (``gc=False``). A snapshot contains them as arrays of their fields, in this order.
 
 
-class BatchFacts(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What the state knows of a half batch besides the fields of a half; see ``records.HalfBatch``."""
-
-    attempt: str
-    messages: int
-    checksum: int
-    entries_checksum: int
-    has_keys: bool
-    #: As in ``records.HalfBatch``: what becomes of its messages at a commit, which cannot read them. 28 bytes each.
-    delayed_entries: bytes = b""
-    #: As in ``query_batch.QueryBatch``: of its query.
-    query_topic: str = ""
-    stream: str = ""
-
-
-class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One undecided half: its place in the log and the content of its future queue entry."""
-
-    index: int
-    half_index: int
-    #: Current place of its bytes; differs from ``first_offset`` after a copy.
-    offset: int
-    #: Its identity for clients, which return it with their verdict.
-    first_offset: int
-    topic_id: int
-    queue_id: int
-    message_bytes: int
-    tag_hash: int
-    key_hash: int
-    #: As returned by ``message_facts.delay_of``; applied at commit.
-    delay: int
-    #: None: a single message. For a half batch ``message_bytes`` is the size of its record, and both hashes and ``delay`` are 0.
-    batch: BatchFacts | None = None
-    #: As in ``records.HalfRecord``.
-    has_marker: bool = False
-
-    @property
-    def messages(self) -> int:
-        """The number of messages of a half batch; 0 if it is a single message."""
-        return 0 if self.batch is None else self.batch.messages
-
-    @property
-    def delayed_messages(self) -> int:
-        """The number of messages of a half batch that have delays."""
-        return 0 if self.batch is None or not self.batch.delayed_entries else self.batch.messages
-
-    @property
-    def attempt(self) -> str:
-        """The attempt of a half batch; "" if it has none."""
-        return "" if self.batch is None else self.batch.attempt
-
-
 _by_place: Final = attrgetter("attempt", "index")
 
 
 def place_of(halves: tuple[Half, ...], attempt: str, index: int) -> int:
     """Where the half with this attempt and index is in ``halves``, sorted as those of a transaction, or would be inserted.
 
-    A batch of a query may have tens of thousands of half batches, so none of them is looked at that need not be.
+    A batch of a query may have tens of thousands of half batches, so this is a binary search.
     """
     return bisect_left(halves, (attempt, index), key=_by_place)
 
@@ -130,10 +77,15 @@ class Undecided(msgspec.Struct, frozen=True, gc=False, array_like=True):
     grace_until_ms: int
     #: Checks sent.
     checks: int
-    #: Until the first check is sent, not before ``grace_until_ms``.
-    next_check: NextCheck
-    #: Who alone settles it, apart from operators and a policy; None: its producer.
+    #: Broker time, ms; until the first check is sent, not before ``grace_until_ms``. As in records: later than any time if it is parked.
+    next_check: int
+    #: Who alone settles it, apart from operators and a policy; None: its producer. Absent in snapshots of earlier versions.
     coordinator: Coordinator | None = None
+
+    @property
+    def parked(self) -> ParkedBecause | None:
+        """Why no check is sent automatically; None: one is."""
+        return parked_because(self.next_check)
 
 
 class Delayed(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -414,9 +366,9 @@ class ProducerDerived:
     def __init__(self) -> None:
         #: Message bytes of all undecided halves.
         self.bytes = 0
-        #: Undecided ids by the bucket of their ``Scheduled``, until the bucket is due.
+        #: Undecided ids by the bucket of their next check, until the bucket is due.
         self.scheduled: dict[int, dict[str, None]] = {}
-        #: Undecided ids that are ``ParkedCheck``, in the order of suspension, which is the order of an operator's checks.
+        #: Undecided ids that are parked, in the order of suspension, which is the order of an operator's checks.
         self.parked: dict[str, None] = {}
 
 
@@ -530,7 +482,7 @@ class ConsumerSession:
 class DerivedState:
     """Computed from durable state for speed. Redo and a snapshot rebuild it; none of it is stored.
 
-    Code that changes durable state must update it; ``transaction.invariants.check`` compares the two. ``group_deadlines`` and
+    Code that changes durable state must update it; ``tests/support/invariants.py`` compares the two. ``group_deadlines`` and
     ``policies_due`` also follow session events: checks in flight and the rounds of policies enter and leave them.
     """
 
@@ -569,8 +521,8 @@ class DerivedState:
         #: Groups whose policy the next tick applies, in the order of their turns. Separate from ``SessionState.asking``, since a policy
         #: also acts without a connected producer, and applying it costs more than a check.
         self.policies_due: dict[str, None] = {}
-        #: Coordinator -> ids of its undecided transactions, by the lowest half index of each, which is a number that it keeps. In no particular
-        #: order; and producer group -> number of its coordinators.
+        #: Coordinator -> ids of its undecided transactions, by the lowest half index of each, which is a number that it keeps. In no
+        #: particular order; and producer group -> number of its coordinators.
         self.undecided_of_coordinator: dict[CoordinatorKey, dict[int, str]] = {}
         self.coordinators_of_group: dict[str, int] = {}
         #: Query -> ids of its undecided transactions, in the order of their preparation.
@@ -581,8 +533,8 @@ class DerivedState:
         self.idle_queries: dict[QueryKey, int] = {}
         #: (name of a query, its newest run) -> the query.
         self.query_of_run: dict[tuple[str, str], Query] = {}
-        #: Position of the newest verdict that left ``State.verdicts`` in this run; -1: none. A search of the log for an id is complete if it
-        #: covers this position.
+        #: Position of the newest verdict that left ``State.verdicts`` in this run; -1: none. A search of the log for an id is complete if
+        #: it covers this position.
         self.verdict_forgotten = -1
         #: Heap of (due ms, first offset). Every delayed message is in it, or in ``SessionState.delayed_postponed``.
         self.delayed_heap: list[tuple[int, int]] = []

@@ -12,18 +12,17 @@ not read.
 from typing import Final, NamedTuple
 
 from halfmq import limits
-from halfmq.core.audit import signed, signed_if_space
-from halfmq.core.base_bytes import QUEUE_BYTES, TOPIC_BYTES, group_bytes, label_bytes
-from halfmq.core.base_space import base_has_space, no_space, refuse_named
+from halfmq.core.audit import signed
+from halfmq.core.base_bytes import group_bytes, label_bytes, refuse_named, refuse_space
 from halfmq.core.commands import DeleteTopic, EnsureTopic, SetTopic
-from halfmq.core.decision import DONE, NOTHING, Decision, Done, Refused, Why
+from halfmq.core.decision import DONE, NOTHING, Decision, Done, Refused, Why, refuse
 from halfmq.core.events import TopicRemoved
 from halfmq.core.schema import group_set, topic_set
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, Topic, next_offset
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.model.records import OperatorAction, Record, TopicDeleted, payload_of, payload_record_size
-from halfmq.model.settings import GroupSettings, groups_bytes_max
+from halfmq.model.settings import GROUPS_PART, QUEUE_BYTES, TOPIC_BYTES, GroupSettings
 
 PERMISSION_WRITE: Final = 2
 #: Permission of a topic created on first use: RocketMQ's template TBW102 has 7, of which 1 (inherit) is not passed on.
@@ -79,14 +78,13 @@ def make_topic(
     refused = _refuse_queues(name, read_queues, write_queues)
     if refused is not None:
         return refused
+    what = f"topic {name!r} was not made"
     if len(state.topics_by_id) + ahead >= state.caps.topics:
-        return _limit_reached(f"topic {name!r} was not made", "topics", state.caps.topics, "--topics-max")
+        return _limit_reached(what, "topics", state.caps.topics, "--topics-max")
     needed = 2 * TOPIC_BYTES + len(name) + QUEUE_BYTES * max(read_queues, write_queues) + label_bytes(message_type)
-    refused = None if by_hand else refuse_named(state, needed, f"topic {name!r} was not made")
+    refused = (None if by_hand else refuse_named(state, needed, what)) or refuse_space(state, needed, what)
     if refused is not None:
         return refused
-    if not base_has_space(state, needed):
-        return no_space(state, f"topic {name!r} was not made")
     record = topic_set(
         offset, state.next_topic_id + ahead, name, read_queues, write_queues, permission, ordered=ordered,
         message_type=message_type,
@@ -145,17 +143,17 @@ def decide_set_topic(state: State, command: SetTopic, now_ms: int) -> Decision:
     if refused is not None:
         return Decision(NOTHING, refused)
     if not 0 <= command.permission <= 7:
-        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, f"permission {command.permission} is not 0 to 7"))
+        return refuse(Why.INVALID_PARAMETER, f"permission {command.permission} is not 0 to 7")
     if command.write_queues > command.read_queues:
         text = (
             f"topic {command.name!r}: {command.write_queues} write queues and {command.read_queues} read queues: nobody could "
             "read what is sent to the others"
         )
-        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
+        return refuse(Why.INVALID_PARAMETER, text)
     label = command.message_type or ""
     if len(label) > limits.MESSAGE_TYPE_CHARS_MAX or not label.isascii():
         text = f"topic {command.name!r}: a message type has at most {limits.MESSAGE_TYPE_CHARS_MAX} ASCII characters"
-        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
+        return refuse(Why.INVALID_PARAMETER, text)
     topic = state.topics_by_name.get(command.name)
     if topic is not None:
         return _change_topic(state, topic, command)
@@ -180,16 +178,15 @@ def _change_topic(state: State, topic: Topic, command: SetTopic) -> Decision:
     _, read_queues, write_queues, permission, by, ordered, message_type = command
     ordered = topic.ordered if ordered is None else ordered
     message_type = topic.message_type if message_type is None else message_type
-    refused = _refuse_queues(topic.name, read_queues, write_queues)
-    if refused is not None:
-        return Decision(NOTHING, refused)
     more = max(read_queues, write_queues) - len(topic.ends)
     more_bytes = QUEUE_BYTES * max(more, 0) + max(label_bytes(message_type) - label_bytes(topic.message_type), 0)
-    if more_bytes and not base_has_space(state, more_bytes):
-        return Decision(NOTHING, no_space(state, f"topic {topic.name!r} was not changed"))
+    refused = _refuse_queues(topic.name, read_queues, write_queues)
+    refused = refused or refuse_space(state, more_bytes, f"topic {topic.name!r} was not changed")
+    if refused is not None:
+        return Decision(NOTHING, refused)
     text = _out_of_reach(state, topic, read_queues)
     if text:
-        return Decision(NOTHING, Refused(Why.LIMIT_REACHED, text))
+        return refuse(Why.LIMIT_REACHED, text)
     record = topic_set(
         next_offset(state), topic.topic_id, topic.name, read_queues, write_queues, permission, ordered=ordered,
         message_type=message_type,
@@ -242,16 +239,13 @@ def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Deci
     if topic is None:
         return DONE
     if topic.derived.pending:
-        return Decision(
-            NOTHING,
-            Refused(
-                Why.LIMIT_REACHED,
-                f"topic {topic.name!r} has {topic.derived.pending} undecided or delayed messages; settle them first",
-            ),
+        return refuse(
+            Why.LIMIT_REACHED,
+            f"topic {topic.name!r} has {topic.derived.pending} undecided or delayed messages; settle them first",
         )
     record = topic_deleted(next_offset(state), topic)
     decision = Decision((record,), Done(), events=(topic_removed_event(topic),))
-    return signed_if_space(state, decision, OperatorAction.DELETE_TOPIC, topic.name, command.by)
+    return signed(decision, OperatorAction.DELETE_TOPIC, topic.name, command.by)
 
 
 def topic_removed_event(topic: Topic) -> TopicRemoved:
@@ -268,19 +262,18 @@ def topic_deleted(offset: int, topic: Topic) -> TopicDeleted:
 
 def refuse_group(state: State, name: str) -> Refused | None:
     """Why there is no space for a new consumer group; None if there is."""
+    what = f"group {name!r} was not made"
     if len(state.groups) >= state.caps.groups:
-        return _limit_reached(f"group {name!r} was not made", "consumer groups", state.caps.groups, "--groups-max")
-    share = groups_bytes_max(state.settings.segment_bytes)
+        return _limit_reached(what, "consumer groups", state.caps.groups, "--groups-max")
+    share = GROUPS_PART.bytes_max(state.settings.segment_bytes)
     if state.derived.groups_bytes + group_bytes(name) > share:
         text = (
-            f"group {name!r} was not made: consumer groups take {state.derived.groups_bytes} of the {share} bytes that they may take of the "
+            f"{what}: consumer groups take {state.derived.groups_bytes} of the {share} bytes that they may take of the "
             f"base of a segment of {state.settings.segment_bytes} bytes; delete unused groups, or use a store with "
             "larger segments"
         )
         return Refused(Why.LIMIT_REACHED, text)
-    if base_has_space(state, group_bytes(name)):
-        return None
-    return no_space(state, f"group {name!r} was not made")
+    return refuse_space(state, group_bytes(name), what)
 
 
 def make_group(state: State, offset: int, name: str) -> tuple[GroupSettings, Record] | Refused:

@@ -1,7 +1,9 @@
-"""Somebody else's coordinator: a program outside of halfmq that decides transactions, and uses a producer group as one participant of several.
+"""Somebody else's coordinator: a program outside of halfmq that decides transactions, and uses a producer group as one participant of
+several.
 
-At most one process acts for a coordinator at a time. Each one takes an *epoch*, a number that is higher than all before it, and states it with
-what it prepares and settles; the broker refuses a lower one. So a process that was paused for an hour cannot overrule the one that took over.
+At most one process acts for a coordinator at a time. Each one takes an *epoch*, a number that is higher than all before it, and states it
+with what it prepares and settles; the broker refuses a lower one. So a process that was paused for an hour cannot overrule the one that
+took over.
 """
 
 import re

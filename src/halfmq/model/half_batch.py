@@ -5,14 +5,12 @@
 An *item* is one message. Its head looks like the head of a record, of kind BATCHED, so that a queue entry can point to it and
 readers find the message behind it as they do behind a record:
 
-    kind 1 | flags 1 | reserved 2 | item bytes 4 | bytes from the start of the record to the item 4 | number in the batch 4 | stored message
+    ``layout.ITEM_HEAD``, with the bytes from the start of the record to the item, and its number | stored message
 
-An *entry* of 20 bytes is what the queue entry of the message will contain, so that a verdict need not read the messages:
+An *entry* (``layout.PAYLOAD_ENTRY``) is what the queue entry of the message will contain, so that a verdict need not read the messages.
 
-    bytes from the start of the record to the item 4 | message bytes 4 | tag hash 4 | key hash 8
-
-A *delay* of 8 bytes says when the message becomes visible, as ``message_facts.delay_in`` reads it from the properties. Either all messages of
-a half batch have one, or none has, and the column is absent. A verdict makes each of them a delayed message like any other.
+A *delay* of 8 bytes says when the message becomes visible, as ``message_facts.delay_in`` reads it from the properties. Either all messages
+of a half batch have one, or none has, and the column is absent. A verdict makes each of them a delayed message like any other.
 
 The sender builds the payload, and the record contains it as it came: nothing in it depends on where the record is (fields that do,
 such as the queue offset, are 0, and readers take them from the queue entry). So the broker does not build the messages, but it
@@ -28,39 +26,38 @@ from typing import Final, NamedTuple
 from halfmq import limits
 from halfmq.model.checksum import crc32
 from halfmq.model.ids import hash64
+from halfmq.model.layout import ITEM, ITEM_HEAD, PAYLOAD_ENTRY
 from halfmq.model.message_facts import common_values, delay_in, has_marker, tag_hashes
 from halfmq.model.properties import HMQ_COORDINATOR
-from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
-from halfmq.model.steps import Steps, result_of
+from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT, Half, HalfBatch
+from halfmq.model.steps import Steps
 from halfmq.model.stored_message import (
-    AT_BODY_LENGTH_V4,
-    AT_BODY_V4,
     MAGIC_V1,
     SYS_COMPRESSED,
     SYS_COMPRESSION_TYPE_MASK,
     StoredMessage,
     encode,
+    properties_from,
     size_of,
 )
 
 #: Bytes of messages that are verified between two places where it may be interrupted: at most 5 ms, for two tags of 32 KB.
 _BYTES_AT_ONCE: Final = 65_536
-#: Head of an item.
-ITEM_HEAD: Final = struct.Struct(">BBHIII")
 ITEM_HEAD_BYTES: Final = ITEM_HEAD.size
-ENTRY: Final = struct.Struct(">IIiq")
-ENTRY_BYTES: Final = ENTRY.size
+ENTRY_BYTES: Final = PAYLOAD_ENTRY.size
 DELAY_BYTES: Final = 8
 #: In the number of messages of a run of a raw read (``wire.remoting.raw_read``): these are all messages of a half batch.
 WHOLE: Final = 1 << 31
-#: Head of an item, then the fixed fields of a message with IPv4 hosts, as in ``stored_message``.
-_FIXED_BYTES: Final = ITEM_HEAD_BYTES + AT_BODY_V4
-#: What is the same in all messages of a payload: kind, magic, queue id, queue and physical offset, store time and host, reconsume times and
-#: prepared offset; and what differs: item bytes, place, number, total, CRC, sys flag, body length.
-_constants: Final = struct.Struct(">I16xI4xi4x16s20x16s12s").unpack_from
-_variables: Final = struct.Struct(">4xIIII4xI24xI44xi").unpack_from
+#: What is the same in all messages of a payload, in few values: kind, flags and reserved; queue and physical offset; store time and host;
+#: reconsume times and prepared offset. And what differs.
+_constants: Final = ITEM.only(
+    kind="I", magic="I", queue_id="i", queue_offset="16s", store_time_ms="16s", reconsume_times="12s"
+).unpack_from
+_variables: Final = ITEM.only(
+    "item_bytes", "from_start", "number", "total", body_crc="I", sys_flag="I", body_bytes="i"
+).unpack_from
 #: An entry with the halves of the key hash, high and low.
-_UNSIGNED_ENTRY: Final = struct.Struct(">IIiII")
+_UNSIGNED_ENTRY: Final = PAYLOAD_ENTRY.only("from_start", "message_bytes", "tag_hash", key_hash="II")
 _delay_at: Final = struct.Struct(">q").unpack_from
 _FLAGS_ALLOWED: Final = SYS_COMPRESSED | SYS_COMPRESSION_TYPE_MASK
 _HMQ_COORDINATOR: Final = HMQ_COORDINATOR.encode()
@@ -105,7 +102,7 @@ def build_payload(
         pairs, _, _, unique_id, tags, _ = common_values(properties)
         items.append(ITEM_HEAD.pack(BATCHED, 0, 0, ITEM_HEAD_BYTES + size, at, number))
         items += encode(message, 0)
-        entries.append(ENTRY.pack(at, size, tag_hashes[tags], hash64(unique_id) if unique_id else 0))
+        entries.append(PAYLOAD_ENTRY.pack(at, size, tag_hashes[tags], hash64(unique_id) if unique_id else 0))
         if delayed:
             delays.append(delay_in(pairs).to_bytes(DELAY_BYTES, "big", signed=True))
         at += ITEM_HEAD_BYTES + size
@@ -119,30 +116,6 @@ class Verified(NamedTuple):
     has_keys: bool
     #: CRC-32 of the entries.
     entries_checksum: int
-
-
-def verify_payload(
-    payload: bytes,
-    messages: int,
-    *,
-    topic: str,
-    queue_id: int,
-    store_host: bytes,
-    body_bytes_max: int,
-    delayed: bool = False,
-) -> Verified | str:
-    """``verification``, without interruption."""
-    return result_of(
-        verification(
-            payload,
-            messages,
-            topic=topic,
-            queue_id=queue_id,
-            store_host=store_host,
-            body_bytes_max=body_bytes_max,
-            delayed=delayed,
-        )
-    )
 
 
 def verification(
@@ -161,7 +134,7 @@ def verification(
     """
     entries_at = len(payload) - messages * ENTRY_BYTES
     items_end = entries_at - messages * DELAY_BYTES if delayed else entries_at
-    if messages < 1 or items_end < messages * _FIXED_BYTES:
+    if messages < 1 or items_end < messages * ITEM.size:
         return f"{len(payload)} bytes cannot be {messages} messages"
     tail = bytes((len(topic),)) + topic.encode()
     tail_bytes = len(tail)
@@ -177,7 +150,7 @@ def verification(
         if at >= next_yield:
             next_yield = at + _BYTES_AT_ONCE
             yield
-        body_at = at + _FIXED_BYTES
+        body_at = at + ITEM.size
         if body_at > items_end:
             return f"message {number} ends beyond the messages"
         item_bytes, from_start, said_number, total, body_crc, sys_flag, body_bytes = _variables(payload, at)
@@ -276,22 +249,28 @@ class DelayedItem(NamedTuple):
 def delayed_items(delayed_entries: bytes) -> Iterator[DelayedItem]:
     """What ``delayed_entries_of`` says, message by message."""
     delays = delays_in(delayed_entries)
-    entries = ENTRY.iter_unpack(delayed_entries[len(delays) * DELAY_BYTES :])
+    entries = PAYLOAD_ENTRY.iter_unpack(delayed_entries[len(delays) * DELAY_BYTES :])
     return (DelayedItem(delay, *entry) for delay, entry in zip(delays, entries, strict=True))
 
 
 def first_has_marker(payload: bytes) -> bool:
     """Whether the first message of a payload has a marker, and thus all of them: they are one transaction. False if it is no payload."""
-    body_at = ITEM_HEAD_BYTES + AT_BODY_V4
-    length_at = ITEM_HEAD_BYTES + AT_BODY_LENGTH_V4
-    topic_at = body_at + int.from_bytes(payload[length_at : length_at + 4], "big")
-    if topic_at >= len(payload):
+    try:
+        properties_at = properties_from(payload, ITEM_HEAD_BYTES)
+    except struct.error:
         return False
-    properties_at = topic_at + 1 + payload[topic_at] + 2
     return has_marker(payload[properties_at : int.from_bytes(payload[4:8], "big")])
+
+
+def half_of(record: HalfBatch) -> Half:
+    """A half batch that was prepared, as it is while undecided."""
+    return Half(
+        record.index, record.half_index, record.offset, record.offset, record.topic_id, record.queue_id, record.size, 0,
+        0, 0, record.batch, first_has_marker(record.payload),
+    )  # fmt: skip
 
 
 def item_places(payload: bytes, messages: int) -> Iterator[tuple[int, int]]:
     """(bytes from the start of the record to the item, message bytes) of each message of a verified payload."""
-    for entry_at, message_bytes, _, _ in ENTRY.iter_unpack(payload[len(payload) - messages * ENTRY_BYTES :]):
+    for entry_at, message_bytes, _, _ in PAYLOAD_ENTRY.iter_unpack(payload[len(payload) - messages * ENTRY_BYTES :]):
         yield entry_at, message_bytes

@@ -26,9 +26,9 @@ _generated_prefixes: Final[Cached[str, bool]] = Cached(
 #: Length of a UNIQ_KEY of RocketMQ's clients, with an IPv4 or an IPv6 address (``MessageClientIDSetter``), in upper-case hex.
 UNIQUE_ID_CHARS: Final = frozenset({32, 56})
 
-#: In place of a half's index and log offset in a verdict: whichever half. For a producer that knows a transaction only by its id, because an
-#: earlier process has sent the halves. It may roll back, and not commit: what it has not sent it cannot vouch for. A coordinator in its newest
-#: epoch may do both: no other process prepares or settles for it any more.
+#: In place of a half's index and log offset in a verdict: whichever half. For a producer that knows a transaction only by its id, because
+#: an earlier process has sent the halves. It may roll back, and not commit: what it has not sent it cannot vouch for. A coordinator in its
+#: newest epoch may do both: no other process prepares or settles for it any more.
 ANY_HALF: Final = -1
 
 #: Of the topic to which replies of request-reply are sent; its prefix is the cluster.
@@ -67,6 +67,15 @@ def checked_name(text: str, what: str, characters_max: int) -> str:
             hint=f"1 to {characters_max} characters, letters, digits and %|_- only",
         )
     return text
+
+
+def group_problem(name: str) -> str:
+    """Why this is no name of a producer group, and what is one; empty: it is one."""
+    try:
+        checked_name(name, "producer group", limits.GROUP_CHARS_MAX)
+    except InvalidName as error:
+        return str(error)
+    return ""
 
 
 def offset_message_id(store_host: bytes, log_offset: int) -> str:

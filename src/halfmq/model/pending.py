@@ -1,5 +1,6 @@
-"""Undecided transactions, their groups, and queries for operators: ``core`` creates these values, ``wire`` transports them, the command line
-prints them."""
+"""Undecided transactions, their groups, and queries for operators: ``core`` creates these values, ``wire`` transports them, the command
+line prints them.
+"""
 
 import msgspec
 

@@ -29,8 +29,8 @@ def next_segment_start(offset: int, segment_bytes: int) -> int:
 def fits(end: int, batch_open: bool, record_bytes: int, segment_bytes: int) -> bool:
     """Whether ``record_bytes`` more of records fit in the segment of ``end``.
 
-    ``end`` is the log's end (after the last record of the open batch, if one is open). A segment that is exactly full has no space: its last
-    byte belongs to it, but ``end`` to the next one.
+    ``end`` is the log's end (after the last record of the open batch, if one is open). A segment that is exactly full has no space: its
+    last byte belongs to it, but ``end`` to the next one.
     """
     place = end % segment_bytes
     if place == 0 and end > 0:  # exactly full, also in an open batch, whose header is before

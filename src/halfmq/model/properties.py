@@ -8,10 +8,13 @@ read, ours writes it.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import AnyStr, Final
 
 NAME_VALUE_SEPARATOR: Final = b"\x01"
 PROPERTY_SEPARATOR: Final = b"\x02"
+#: The same as numbers: what a byte of a property string is equal to.
+NAME_VALUE_BYTE: Final = NAME_VALUE_SEPARATOR[0]
+PROPERTY_BYTE: Final = PROPERTY_SEPARATOR[0]
 
 TAGS: Final = "TAGS"
 KEYS: Final = "KEYS"
@@ -66,8 +69,8 @@ HMQ_BRANCH: Final = "HMQ_BRANCH"
 #: The id of the message for which this one makes amends.
 HMQ_COMPENSATES: Final = "HMQ_COMPENSATES"
 
-#: A call of a branch of Try/Confirm/Cancel: the global transaction and its producer group, the branch, which call it is; the broker that has
-#: the transaction, and its log position when that began. LATER: how often the message was put off because it is undecided.
+#: A call of a branch of Try/Confirm/Cancel: the global transaction and its producer group, the branch, which call it is; the broker that
+#: has the transaction, and its log position when that began. LATER: how often the message was put off because it is undecided.
 HMQ_TCC_ID: Final = "HMQ_TCC_ID"
 HMQ_TCC_GROUP: Final = "HMQ_TCC_GROUP"
 HMQ_TCC_BRANCH: Final = "HMQ_TCC_BRANCH"
@@ -95,8 +98,8 @@ OWN_PREFIX: Final = "HMQ_"
 CARRIED: Final = frozenset(
     (HMQ_COMPENSATES, HMQ_TCC_ID, HMQ_TCC_GROUP, HMQ_TCC_BRANCH, HMQ_TCC_OP, HMQ_TCC_BROKER, HMQ_TCC_SINCE)
 )
-#: Properties that are not the user's, and are not copied with a message: also those that brokers write, although clients do not refuse them. The
-#: names of request-reply (CORRELATION_ID, TTL and others) are not among them, since a user may mean something else by them.
+#: Properties that are not the user's, and are not copied with a message: also those that brokers write, although clients do not refuse
+#: them. The names of request-reply (CORRELATION_ID, TTL and others) are not among them, since a user may mean something else by them.
 SYSTEM: Final = RESERVED | {
     *(CHECK_IMMUNITY_SECONDS, PUSH_REPLY_TIME, "ARRIVE_TIME", DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID),
     *(
@@ -126,7 +129,7 @@ def find(properties: bytes, name: str) -> bytes | None:
         at = properties.rfind(key, 0, end)
         if at < 0:
             return None
-        if at == 0 or properties[at - 1] == 2:
+        if at == 0 or properties[at - 1] == PROPERTY_BYTE:
             start = at + len(key)
             stop = properties.find(PROPERTY_SEPARATOR, start)
             value = properties[start:] if stop < 0 else properties[start:stop]
@@ -138,10 +141,15 @@ def find(properties: bytes, name: str) -> bytes | None:
 def to_dict(properties: bytes | str) -> dict[str, str]:
     """All pairs, decoded."""
     text = properties if isinstance(properties, str) else properties.decode("utf-8", "replace")
-    pairs: dict[str, str] = {}
-    for piece in text.split("\x02"):
-        name, separator, value = piece.partition("\x01")
-        if separator and name and value:
+    return cut(text, "\x01", "\x02")
+
+
+def cut(text: AnyStr, between: AnyStr, behind: AnyStr) -> dict[AnyStr, AnyStr]:
+    """All pairs of a property string, by the rules of readers. ``between``, ``behind``: the separators, in its type."""
+    pairs: dict[AnyStr, AnyStr] = {}
+    for piece in text.split(behind):
+        name, _, value = piece.partition(between)
+        if name and value:
             pairs[name] = value
     return pairs
 
@@ -166,7 +174,7 @@ def encode(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
 
 def append(properties: bytes, added: bytes) -> bytes:
     """``properties`` followed by ``added`` (itself a property string), with a separator between if one is missing."""
-    if properties and properties[-1] != 2:
+    if properties and properties[-1] != PROPERTY_BYTE:
         return properties + PROPERTY_SEPARATOR + added
     return properties + added
 

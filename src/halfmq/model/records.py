@@ -6,36 +6,46 @@ A record begins with ``offset`` (its place in the log) and ``size`` (encoded byt
 replies contain log offsets, before anything is written. So the size functions are here, at the end, below ``core`` and ``store``.
 Encoding and decoding are in ``store/record_codec.py``, the layout is in ``docs/storage-format.md``.
 
-To add a kind: its number in ``Kind``, its type, ``Record``, ``TYPE_OF_KIND``, and its size here. What is forgotten then fails in:
-    the import of each module with a table made by ``for_each_kind`` (``record_codec``, ``apply``, ``indexes``, ``verify``)
-    tests/unit/model/test_records.py         the number, or the union ``Record``
-    tests/unit/store/test_record_codec.py    the example in its ``KINDS``, the bytes in tests/vectors/records.txt, a wrong size
-    ``store/batch_codec.py`` at each append  a ``size`` that is not the encoded one: InvariantViolated
-Nothing fails without its part of ``docs/storage-format.md`` and, if indexes follow it, of tests/support/random_log.py.
+How to add a kind: ARCHITECTURE.md. What is forgotten fails at the import of a module with a table made by ``for_each_kind``, in
+tests/unit/model/test_records.py or tests/unit/store/test_record_codec.py, or at each append: a ``size`` that is not the encoded one.
 
-A record with a message contains the message's fields instead of a message object: from the decision to the log a half or a
-message is a single object, since every object costs time. On disk, a record with a ``payload`` consists of its head and the payload;
-only a Base also has ``previous_end``, between the two. The payload is a msgpack array that **begins with the fields between** ``size``
-**and** ``payload``, **in order** (``payload_of``); what follows, and the whole payload of a Base, belongs to ``core``. After a redo, ``source`` of a copied
+A record with a message contains the message's fields instead of a message object: from the decision to the log a half or a message is a
+single object, since every object costs time. On disk, a record with a ``payload`` consists of its head and the payload; only a Base also
+has ``previous_end``, between the two. The payload is a msgpack array that **begins with the fields between** ``size`` **and** ``payload``,
+**in order** (``payload_of``); what follows, and the whole payload of a Base, belongs to ``core``. After a redo, ``source`` of a copied
 record is its own offset (its bytes are there now), and the fields of a record with a payload come from the payload.
 
 FMQ source (3.3.1) to ours: MESSAGE -> Message; PREPARE + PRE_MESSAGE -> Half; REF_MESSAGE and COMMIT -> Committed; TX_MESSAGE ->
 CopiedHalf directly before Committed; ROLLBACK -> RolledBack.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from halfmq.errors import InvariantViolated
 from halfmq.model.coordinator import Coordinator
-from halfmq.model.stored_message import StoredMessage, size_of
+from halfmq.model.layout import (
+    BATCH_REF,
+    CHECKED_HEAD,
+    COPIED_DELAYED_HEAD,
+    COPIED_HALF_HEAD,
+    DECIDED_HEAD,
+    DELAYED_HEAD,
+    HALF_BATCH_HEAD,
+    MESSAGE_HEAD,
+    OPERATOR_ACTED_HEAD,
+    PARKED_HEAD,
+    RECORD_HEAD,
+    REF,
+    VERDICT_HEAD,
+)
+from halfmq.model.stored_message import StoredMessage
 
-#: Head before each record: kind 1, flags 1, reserved 2, record length 4.
-RECORD_HEAD_BYTES: Final = 8
+RECORD_HEAD_BYTES: Final = RECORD_HEAD.size
 #: Head before each batch of records. Batches start and end on multiples of 8.
 BATCH_HEADER_BYTES: Final = 64
 #: The end of a batch is padded with zeros to a multiple of this, so that a search for the next header can skip.
@@ -173,39 +183,6 @@ class HalfRecord(StoredRecord, frozen=True, gc=False):
         return self.queue_offset
 
 
-class CopiedHalf(_Record, frozen=True, gc=False):
-    """A half whose bytes are written again, before its segment is trimmed or before a commit in another segment.
-
-    ``source`` is the current place of the bytes; the store copies them, the decision never sees them. The identity of the half
-    (``first_offset``, ``half_index``) stays; ``offset`` is its new place. The record contains everything that replay from here needs, since
-    the first record may be gone. ``prepared_at_ms``, ``grace_until_ms``, ``checks`` and ``next_check_at_ms`` belong to the transaction. The
-    last five fields are on disk only inside of the message: a decoder takes ``queue_id`` from it and the others from its properties
-    with ``model.message_facts``.
-    """
-
-    source: int
-    first_offset: int
-    half_index: int
-    topic_id: int
-    message_bytes: int
-    group: str
-    tx_id: str
-    index: int
-    count: int
-    prepared_at_ms: int
-    grace_until_ms: int
-    checks: int
-    next_check_at_ms: int
-    queue_id: int
-    tag_hash: int
-    key_hash: int
-    #: As returned by ``message_facts.delay_of``.
-    delay: int
-    #: As in ``HalfRecord``.
-    coordinator: Coordinator | None = None
-    has_marker: bool = False
-
-
 class Ref(Struct, frozen=True, gc=False):
     """Reference to one message in a commit or release: the place of its body, and the content of its queue entry.
 
@@ -236,11 +213,69 @@ class Committed(_Record, frozen=True, gc=False):
     refs: tuple[Ref, ...]
 
 
+class BatchFacts(Struct, frozen=True, gc=False, array_like=True):
+    """What a half batch has besides the fields of a half. A snapshot contains it as an array of its fields, in this order.
+
+    ``attempt`` is not empty if the transaction is a batch of a query (``model.query_batch``): then it is the attempt of a task, and the
+    query decides which attempts become visible.
+    """
+
+    attempt: str
+    messages: int
+    #: CRC-32 of the payload, and of the entries in it.
+    checksum: int
+    entries_checksum: int
+    #: Whether a message has KEYS.
+    has_keys: bool
+    #: The end of the payload, as in ``model.half_batch``, if its messages have delays: 28 bytes each, since a commit cannot read
+    #: the messages. Else empty.
+    delayed_entries: bytes = b""
+    #: As in ``model.query_batch.QueryBatch``.
+    query_topic: str = ""
+    stream: str = ""
+
+
+class Half(Struct, frozen=True, gc=False, array_like=True):
+    """One undecided half: its place in the log and the content of its future queue entry. A snapshot contains it as ``BatchFacts``."""
+
+    index: int
+    half_index: int
+    #: Current place of its bytes; differs from ``first_offset`` after a copy.
+    offset: int
+    #: Its identity for clients, which return it with their verdict.
+    first_offset: int
+    topic_id: int
+    queue_id: int
+    message_bytes: int
+    tag_hash: int
+    key_hash: int
+    #: As returned by ``message_facts.delay_of``; applied at commit.
+    delay: int
+    #: None: a single message. For a half batch ``message_bytes`` is the size of its record, and both hashes and ``delay`` are 0.
+    batch: BatchFacts | None = None
+    #: As in ``HalfRecord``.
+    has_marker: bool = False
+
+    @property
+    def messages(self) -> int:
+        """The number of messages of a half batch; 0 if it is a single message."""
+        return 0 if self.batch is None else self.batch.messages
+
+    @property
+    def delayed_messages(self) -> int:
+        """The number of messages of a half batch that have delays."""
+        return 0 if self.batch is None or not self.batch.delayed_entries else self.batch.messages
+
+    @property
+    def attempt(self) -> str:
+        """The attempt of a half batch; "" if it has none."""
+        return "" if self.batch is None else self.batch.attempt
+
+
 class HalfBatch(_Record, frozen=True, gc=False):
     """Several half messages of a transaction for one queue, in one record: one half index, one row in the transaction table.
 
-    ``attempt`` is not empty if the transaction is a batch of a query (``model.query_batch``): then it is the attempt of a task, and the
-    query decides which attempts become visible. Else ``index`` and ``count`` are those of a half.
+    Without an attempt, ``index`` and ``count`` are those of a half.
     """
 
     topic_id: int
@@ -248,53 +283,46 @@ class HalfBatch(_Record, frozen=True, gc=False):
     half_index: int
     group: str
     tx_id: str
-    attempt: str
+    batch: BatchFacts
     index: int
     count: int
-    messages: int
-    #: CRC-32 of ``payload``, and of the entries in it.
-    checksum: int
-    entries_checksum: int
     #: As in ``HalfRecord``.
     grace_ms: int
-    #: Whether a message has KEYS.
-    has_keys: bool
     #: As in ``model.half_batch``.
     payload: bytes
-    #: The end of the payload, as in ``model.half_batch``, if its messages have delays; else empty.
-    delayed_entries: bytes = b""
-    #: As in ``model.query_batch.QueryBatch``.
-    query_topic: str = ""
-    stream: str = ""
 
 
-class CopiedHalfBatch(_Record, frozen=True, gc=False):
-    """A half batch that is written again before its segment is trimmed, like ``CopiedHalf``; a verdict does not need it."""
+class Copied(_Record, frozen=True, gc=False):
+    """A half whose bytes are written again, before its segment is trimmed or before a commit in another segment.
+
+    ``source`` is the current place of the bytes; the store copies them, the decision never sees them. The identity of the half
+    (``first_offset``, ``half_index``) stays; its ``offset`` is that of this record. The record contains everything that replay from here
+    needs, since the first record may be gone; the fields after ``half`` belong to the transaction.
+    """
 
     source: int
-    first_offset: int
-    topic_id: int
-    queue_id: int
-    half_index: int
+    half: Half
     group: str
     tx_id: str
-    attempt: str
-    index: int
     count: int
-    messages: int
-    checksum: int
-    entries_checksum: int
-    has_keys: bool
     prepared_at_ms: int
     grace_until_ms: int
     checks: int
     next_check_at_ms: int
-    #: As in ``HalfBatch``.
-    delayed_entries: bytes = b""
-    query_topic: str = ""
-    stream: str = ""
-    #: As in ``HalfRecord``, of its first message; a decoder reads it there.
-    has_marker: bool = False
+    #: As in ``HalfRecord``.
+    coordinator: Coordinator | None = None
+
+    @property
+    def message_bytes(self) -> int:
+        return self.half.message_bytes
+
+
+class CopiedHalf(Copied, frozen=True, gc=False):
+    """A single half. What ``model.message_facts`` computes from properties, and ``queue_id``, is on disk only inside of the message."""
+
+
+class CopiedHalfBatch(Copied, frozen=True, gc=False):
+    """A half batch that is written again before its segment is trimmed; a verdict does not need it."""
 
 
 class BatchRef(Struct, frozen=True, gc=False):
@@ -328,7 +356,7 @@ class Decided(_Record, frozen=True, gc=False):
     lost: tuple[int, ...]
     #: Whether the query has no further batches: it is forgotten once this record is trimmed.
     is_last: bool = False
-    #: As in ``HalfBatch``.
+    #: As in ``BatchFacts``.
     query_topic: str = ""
     stream: str = ""
 
@@ -361,6 +389,20 @@ class ParkedBecause(IntEnum):
 
 #: ``next_check_at_ms`` of a parked transaction is this plus the reason: later than any time.
 PARKED_MS: Final = 1 << 62
+
+
+def parked_because(next_check_at_ms: int) -> ParkedBecause | None:
+    """Why no check is sent automatically; None if ``next_check_at_ms`` is a time.
+
+    Raises:
+        InvariantViolated: an unknown reason. The log was not written by this state machine.
+    """
+    if next_check_at_ms < PARKED_MS:
+        return None
+    try:
+        return ParkedBecause(next_check_at_ms - PARKED_MS)
+    except ValueError:
+        raise InvariantViolated(f"unknown parking reason {next_check_at_ms - PARKED_MS} of a transaction") from None
 
 
 class Parked(_Record, frozen=True, gc=False):
@@ -580,8 +622,18 @@ Record = (
     | Compared
 )
 
+
+class Batch(NamedTuple):
+    """The unit of writing. ``end``: log offset after its last byte, padding included."""
+
+    offset: int
+    end: int
+    broker_time_ms: int
+    records: Sequence[Record]
+
+
 #: The registry of record kinds: type by number in the log. A new kind is added here first; then every module with a table by type
-#: (``for_each_kind``) fails at import until it handles the kind.
+#: (``for_each_kind``) fails at import, with the table's name, until it handles the kind.
 TYPE_OF_KIND: Final[dict[Kind, type]] = {
     Kind.MESSAGE: MessageRecord,
     Kind.HALF: HalfRecord,
@@ -613,66 +665,30 @@ TYPE_OF_KIND: Final[dict[Kind, type]] = {
 _T = TypeVar("_T")
 
 
-def for_each_kind(table: Mapping[type, _T], *, nothing: Collection[type] = ()) -> dict[type, _T]:
-    """``table``, checked to handle every kind of record. ``nothing``: kinds that need no handling.
+def for_each_kind(name: str, table: Mapping[type, _T]) -> dict[type, _T]:
+    """``table``, checked to handle every kind of record. ``name``: where it is, as the error says it.
 
     Raises:
-        InvariantViolated: a kind is in neither or in both, or is unknown.
+        InvariantViolated: a kind is missing, or is none of ``TYPE_OF_KIND``.
     """
-    said = [*table, *nothing]
-    if sorted(one.__name__ for one in said) != sorted(one.__name__ for one in TYPE_OF_KIND.values()):
-        missing = [one.__name__ for one in TYPE_OF_KIND.values() if one not in said]
-        raise InvariantViolated(f"each kind of record stands in a table once; missing: {missing}, in it: {len(said)}")
+    if wrong := sorted(one.__name__ for one in table.keys() ^ set(TYPE_OF_KIND.values())):
+        raise InvariantViolated(
+            f"{name} must list each kind of record once, and nothing else: look at {', '.join(wrong)}"
+        )
     return dict(table)
 
 
-#: Fixed bytes between the head of a record and its message, for each kind with a message.
-#: message: topic id 4, reserved 4; half: topic id 4, index 2, count 2; delayed: topic id 4, tag hash 4, due 8, key hash 8;
-#: copied half: first offset 8, half index 8, topic id 4, index 2, count 2, prepared 8, grace until 8, next check 8, checks 4, reserved 4;
-#: copied delayed: first offset 8, half index 8, due 8, key hash 8, tag hash 4, topic id 4.
-MESSAGE_PREFIX_BYTES: Final = 8
-DELAYED_PREFIX_BYTES: Final = 24
-COPIED_HALF_PREFIX_BYTES: Final = 56
-COPIED_DELAYED_PREFIX_BYTES: Final = 40
 #: Start of the stored message, from the start of the record.
-MESSAGE_AT: Final = RECORD_HEAD_BYTES + MESSAGE_PREFIX_BYTES
-DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + DELAYED_PREFIX_BYTES
-COPIED_HALF_MESSAGE_AT: Final = RECORD_HEAD_BYTES + COPIED_HALF_PREFIX_BYTES
-COPIED_DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + COPIED_DELAYED_PREFIX_BYTES
-
-#: first offset 8, half index 8, prepared 8, grace period or grace until 8, next check 8, topic id 4, queue id 4, messages 4,
-#: CRC-32 of the payload 4, and of its entries 4, payload bytes 4, checks 4, index 2, count 2, flags 1, lengths of group, id and attempt 1 each. The payload
-#: follows, then the three texts, then topic and stream of the query, whose lengths are in the head's reserved bytes.
-HALF_BATCH_PREFIX_BYTES: Final = 76
-#: Bytes from the start of a half batch record to its payload.
-HALF_BATCH_PAYLOAD_AT: Final = RECORD_HEAD_BYTES + HALF_BATCH_PREFIX_BYTES
-#: decided by 1, length of digest 1, group length 2, id length 2, flags 2, number of references 4, number of lost ones 4.
-DECIDED_PREFIX_BYTES: Final = 16
-#: offset 8, first offset 8, half index 8, queue offset 8, record bytes 4, messages 4, topic id 4, queue id 4.
-BATCH_REF_BYTES: Final = 48
-
-#: One reference: offset 8, first offset 8, half index 8, queue offset 8, due 8, key hash 8, size 4, topic id 4, queue id 4, tag hash 4.
-REF_BYTES: Final = 64
-#: decided by 1, reserved 1, group length 2, id length 2, ref count 2.
-VERDICT_PREFIX_BYTES: Final = 8
+MESSAGE_AT: Final = MESSAGE_HEAD.size
+DELAYED_MESSAGE_AT: Final = DELAYED_HEAD.size
+COPIED_HALF_MESSAGE_AT: Final = COPIED_HALF_HEAD.size
+COPIED_DELAYED_MESSAGE_AT: Final = COPIED_DELAYED_HEAD.size
+#: Bytes from the start of a half batch record to its payload. Then come the texts of the transaction, then topic and stream of the query.
+HALF_BATCH_PAYLOAD_AT: Final = HALF_BATCH_HEAD.size
+REF_BYTES: Final = REF.size
 HALF_INDEX_BYTES: Final = 8
-#: half index 8, next check 8, checks 4, group length 2, id length 2.
-CHECKED_PREFIX_BYTES: Final = 24
-#: half index 8, checks 4, decided by 1, because 1, group length 2, id length 2, reserved 2.
-PARKED_PREFIX_BYTES: Final = 20
-#: action 1, reserved 1, lengths of subject, name, reason and peer 2 each, reserved 2.
-OPERATOR_ACTED_PREFIX_BYTES: Final = 12
 #: After the texts: the size of the record.
 OPERATOR_ACTED_END_BYTES: Final = 4
-
-
-def message_record_size(topic: str, body_bytes: int, properties_bytes: int, born_host_bytes: int = 8) -> int:
-    """Size of a MessageRecord or HalfRecord."""
-    return MESSAGE_AT + size_of(len(topic), body_bytes, properties_bytes, born_host_bytes)
-
-
-def delayed_record_size(topic: str, body_bytes: int, properties_bytes: int, born_host_bytes: int = 8) -> int:
-    return DELAYED_MESSAGE_AT + size_of(len(topic), body_bytes, properties_bytes, born_host_bytes)
 
 
 def copied_half_size(message_bytes: int) -> int:
@@ -683,11 +699,9 @@ def copied_delayed_size(message_bytes: int) -> int:
     return COPIED_DELAYED_MESSAGE_AT + message_bytes
 
 
-def half_batch_size(
-    group: str, tx_id: str, attempt: str, payload_bytes: int, query_topic: str = "", stream: str = ""
-) -> int:
+def half_batch_size(group: str, tx_id: str, batch: BatchFacts, payload_bytes: int) -> int:
     """Size of a HalfBatch, and of its copy."""
-    texts = len(group) + len(tx_id) + len(attempt) + len(query_topic) + len(stream)
+    texts = len(group) + len(tx_id) + len(batch.attempt) + len(batch.query_topic) + len(batch.stream)
     return HALF_BATCH_PAYLOAD_AT + payload_bytes + texts
 
 
@@ -695,32 +709,32 @@ def decided_size(
     group: str, tx_id: str, digest: bytes, refs: int, lost: int, query_topic: str = "", stream: str = ""
 ) -> int:
     texts = len(group) + len(tx_id) + len(digest) + len(query_topic) + len(stream)
-    return RECORD_HEAD_BYTES + DECIDED_PREFIX_BYTES + texts + refs * BATCH_REF_BYTES + lost * HALF_INDEX_BYTES
+    return DECIDED_HEAD.size + texts + refs * BATCH_REF.size + lost * HALF_INDEX_BYTES
 
 
 def committed_size(group: str, tx_id: str, refs: int) -> int:
-    return RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES + len(group) + len(tx_id) + refs * REF_BYTES
+    return VERDICT_HEAD.size + len(group) + len(tx_id) + refs * REF_BYTES
 
 
 def rolled_back_size(group: str, tx_id: str, halves: int) -> int:
-    return RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES + len(group) + len(tx_id) + halves * HALF_INDEX_BYTES
+    return VERDICT_HEAD.size + len(group) + len(tx_id) + halves * HALF_INDEX_BYTES
 
 
 def checked_size(group: str, tx_id: str) -> int:
-    return RECORD_HEAD_BYTES + CHECKED_PREFIX_BYTES + len(group) + len(tx_id)
+    return CHECKED_HEAD.size + len(group) + len(tx_id)
 
 
 def parked_size(group: str, tx_id: str) -> int:
-    return RECORD_HEAD_BYTES + PARKED_PREFIX_BYTES + len(group) + len(tx_id)
+    return PARKED_HEAD.size + len(group) + len(tx_id)
 
 
 def operator_acted_size(subject: str, name: str, reason: str, peer: str) -> int:
     texts = len(subject.encode()) + len(name.encode()) + len(reason.encode()) + len(peer.encode())
-    return RECORD_HEAD_BYTES + OPERATOR_ACTED_PREFIX_BYTES + texts + OPERATOR_ACTED_END_BYTES
+    return OPERATOR_ACTED_HEAD.size + texts + OPERATOR_ACTED_END_BYTES
 
 
 def released_size(refs: int) -> int:
-    return RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES + refs * REF_BYTES
+    return VERDICT_HEAD.size + refs * REF_BYTES
 
 
 def payload_of(*fields: object) -> bytes:

@@ -29,7 +29,7 @@ class BrokerSettings:
     #: Stored messages that are not visible yet, over all topics.
     delayed_total_max: int = limits.DELAYED_TOTAL_MAX
     #: Topics and consumer groups; -1: as in ``limits``. Items that clients create by naming them are limited further, see
-    #: ``named_bytes_max``.
+    #: ``BasePart``.
     topics_max: int = -1
     groups_max: int = -1
     queries_max: int = limits.QUERIES_MAX
@@ -44,19 +44,10 @@ class BrokerSettings:
 
 #: Maximum fraction of a segment for its base: a decision may need half, and one sixteenth is spare.
 _BASE_PART: Final = (7, 16)
-#: Maximum fraction of a base for items that clients create by naming them, and of that for consumer groups without their topics. The
-#: rest is reserved for offsets, limits of producer groups, and items of administrators.
-_NAMED_PART: Final = (3, 4)
-_GROUPS_PART: Final = (1, 4)
-#: The same for queries, whose names clients choose too.
-_QUERIES_PART: Final = (1, 8)
-#: The same for coordinators.
-_COORDINATORS_PART: Final = (1, 32)
-#: Size of one in a base, as in ``core.base_bytes``, with the longest name that a client chooses (a ``%RETRY%`` topic's is not longer)
-#: and, for a topic, the queues of one created on first use.
-_TOPIC_BYTES: Final = 48 + limits.TOPIC_CHARS_MAX
-_QUEUE_BYTES: Final = 9
-_GROUP_BYTES: Final = 32 + limits.GROUP_CHARS_MAX
+#: Size of one in a base without its name: of a topic without queues, of a queue, of a consumer group (``core.base_bytes``).
+TOPIC_BYTES: Final = 48
+QUEUE_BYTES: Final = 9
+GROUP_BYTES: Final = 32
 
 
 class Caps(NamedTuple):
@@ -78,33 +69,40 @@ def caps(settings: BrokerSettings) -> Caps:
     )
 
 
-def named_bytes_max(segment_bytes: int) -> int:
-    """Maximum bytes of a base for topics, consumer groups and queries that clients create by naming them."""
-    return base_bytes_max(segment_bytes) * _NAMED_PART[0] // _NAMED_PART[1]
+class BasePart(NamedTuple):
+    """The part of a base that clients may fill with items that they create by naming them.
+
+    The rest is for offsets, limits of producer groups, and items of administrators. ``broker/peer_state.py`` lists what counts where.
+    """
+
+    part: int
+    of: int
+
+    def bytes_max(self, segment_bytes: int) -> int:
+        return base_bytes_max(segment_bytes) * self.part // self.of
+
+    def __str__(self) -> str:
+        return f"{self.part}/{self.of}"
 
 
-def groups_bytes_max(segment_bytes: int) -> int:
-    """Maximum bytes of a base for consumer groups, without their offsets and ``%RETRY%`` topics."""
-    return base_bytes_max(segment_bytes) * _GROUPS_PART[0] // _GROUPS_PART[1]
-
-
-def queries_bytes_max(segment_bytes: int) -> int:
-    """Maximum bytes of a base for queries."""
-    return base_bytes_max(segment_bytes) * _QUERIES_PART[0] // _QUERIES_PART[1]
-
-
-def coordinators_bytes_max(segment_bytes: int) -> int:
-    """Maximum bytes of a base for coordinators."""
-    return base_bytes_max(segment_bytes) * _COORDINATORS_PART[0] // _COORDINATORS_PART[1]
+#: All such items together.
+NAMED_PART: Final = BasePart(3, 4)
+#: Of that: consumer groups without their offsets and ``%RETRY%`` topics; queries; coordinators.
+GROUPS_PART: Final = BasePart(1, 4)
+QUERIES_PART: Final = BasePart(1, 8)
+COORDINATORS_PART: Final = BasePart(1, 32)
 
 
 def caps_that_fit(settings: BrokerSettings) -> Caps:
     """Numbers that fit in the base of a segment whatever the names are."""
-    groups_bytes = groups_bytes_max(settings.segment_bytes)
-    others_bytes = queries_bytes_max(settings.segment_bytes) + coordinators_bytes_max(settings.segment_bytes)
-    topics_bytes = named_bytes_max(settings.segment_bytes) - groups_bytes - others_bytes
-    topic_bytes = _TOPIC_BYTES + _QUEUE_BYTES * settings.default_topic_queues
-    return Caps(topics_bytes // topic_bytes, groups_bytes // _GROUP_BYTES)
+    segment_bytes = settings.segment_bytes
+    groups_bytes, *others_bytes = [
+        part.bytes_max(segment_bytes) for part in (GROUPS_PART, QUERIES_PART, COORDINATORS_PART)
+    ]
+    topics_bytes = NAMED_PART.bytes_max(segment_bytes) - groups_bytes - sum(others_bytes)
+    # With the longest name that a client chooses (a ``%RETRY%`` topic's is not longer), and the queues of a topic created on first use.
+    topic_bytes = TOPIC_BYTES + limits.TOPIC_CHARS_MAX + QUEUE_BYTES * settings.default_topic_queues
+    return Caps(topics_bytes // topic_bytes, groups_bytes // (GROUP_BYTES + limits.GROUP_CHARS_MAX))
 
 
 def segment_bytes_for(settings: BrokerSettings) -> int:

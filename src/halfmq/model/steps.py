@@ -1,6 +1,7 @@
 """Computations that may be interrupted: a generator that yields at least once in about a millisecond, and returns the result.
 
-A broker runs them in turns of its event loop (``broker.turns``). They know nothing of time: what they do between two yields is bounded by counts.
+A broker runs them in turns of its event loop (``broker.turns``). They know nothing of time: what they do between two yields is bounded by
+counts.
 """
 
 from collections.abc import Generator
@@ -8,13 +9,3 @@ from typing import TypeVar
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-
-
-def result_of(steps: Steps[T]) -> T:
-    """The result, without interruption."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result

@@ -5,14 +5,12 @@ that takes a batch over learns whether it is committed, and otherwise rolls it b
 messages of a batch become visible together, in order by queue.
 """
 
-from typing import Final
-
 from halfmq.client.admin import is_halfmq
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import COMMITTED
-from halfmq.client.retry import RETRIABLE
+from halfmq.client.refusals import RETRIABLE
 from halfmq.client.transaction_block import Transaction
 from halfmq.errors import (
     ConnectError,
@@ -24,10 +22,8 @@ from halfmq.errors import (
     TransactionUndecided,
     UsageError,
 )
-from halfmq.relay.publisher import Batch, OutboxMessage, Published
-
-#: In one transaction. More make it no cheaper.
-MESSAGES_MAX: Final = 500
+from halfmq.model.address import parse_servers, servers_url
+from halfmq.relay.publisher import MESSAGES_MAX, Batch, OutboxMessage, Published
 
 
 class HalfmqPublisher:
@@ -45,8 +41,7 @@ class HalfmqPublisher:
 
     @property
     def name(self) -> str:
-        """See ``Publisher``."""
-        return f"halfmq {self._url.rpartition('@')[2].removeprefix('rocketmq://')}"
+        return f"halfmq {servers_url(parse_servers(self._url)).removeprefix('rocketmq://')}"
 
     async def open(self) -> None:
         """See ``Publisher``. UsageError: there are several brokers, and none was named; or the named one is not known, or is Apache
@@ -81,7 +76,6 @@ class HalfmqPublisher:
         return self._broker or names[0]
 
     async def close(self) -> None:
-        """See ``Publisher``."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -120,8 +114,9 @@ class HalfmqPublisher:
         return recovered if recovered.confirmed else Published(frozenset(), one_by_one=True)
 
     async def recover(self, batch: Batch) -> Published:
-        """See ``Publisher``. What is not committed is rolled back, so that nobody publishes it under this id any more. A batch that the broker
-        does not know, and whose first message it refuses, nobody can publish either."""
+        """See ``Publisher``. What is not committed is rolled back, so that nobody publishes it under this id any more. A batch that the
+        broker does not know, and whose first message it refuses, nobody can publish either.
+        """
         if not batch.messages:
             return Published(frozenset())
         client = await self._opened()

@@ -1,19 +1,13 @@
 """Publishes to Apache Kafka, over librdkafka (the package ``confluent-kafka``).
 
 A row becomes a record: topic, body, the order key as the record's key (without an order key: no key, any partition), its time as the
-record's timestamp. Headers: the properties under their names (``TAGS``, ``KEYS``, the application's own), and last ``message-id``, which consumers
-deduplicate by; a reader that wants one header of a name takes the last one.
+record's timestamp. Headers: the properties under their names (``TAGS``, ``KEYS``, the application's own), and last ``message-id``, which
+consumers deduplicate by; a reader that wants one header of a name takes the last one.
 
-What it promises:
-
-- **Order**: records of an order key and topic are appended in the order of the outbox, to the partition that Java's default partitioner
-  chooses for the key, for as long as the topic's number of partitions stays. The producer is idempotent and gapless: the broker takes no record after
-  one that it did not take, so records of a key are pipelined. Between topics a key's order is kept by waiting for the confirmation.
-- **Duplicates**: none while the relay and its connection live, or while the broker is away for less than ``timeout_s``: the producer
-  sends again under the same sequence number. After a time-out, a killed relay or a fatal error of the producer the records are appended
-  again under another producer id: a duplicate has the same ``message-id``. A broker that restarts forgets producers whose last record
-  is older than a day by its timestamp (``producer.id.expiration.ms``), so a backlog of days may get duplicates then, too.
-- **Durability**: ``acks=all``. That is as many replicas as the topic's ``min.insync.replicas`` says; Kafka flushes to disk later.
+What it promises beside other targets: docs/decisions/0064-relay-targets.md. Records of an order key and topic go to the
+partition that Java's default partitioner chooses for the key, for as long as the topic's number of partitions stays,
+and are pipelined: the producer is idempotent and gapless, so that the broker takes no record after one that it did not
+take. Between topics a key's order is kept by waiting for the confirmation.
 
 A record that its broker refuses fails every record of the same request, so these are sent again, one in each request.
 """
@@ -29,8 +23,8 @@ from typing import Any, Final
 
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, NotAuthorized, UsageError
 from halfmq.model import properties as names
-from halfmq.relay.publisher import Batch, OutboxMessage, Published
-from halfmq.relay.waves import Sent, publish_in_waves
+from halfmq.relay.publisher import MESSAGES_MAX, Batch, OutboxMessage, Published
+from halfmq.relay.waves import PublisherInWaves, Sent
 
 try:
     from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -39,8 +33,6 @@ except ModuleNotFoundError as error:
 
 log = logging.getLogger(__name__)
 
-#: In one batch.
-MESSAGES_MAX: Final = 500
 #: For a batch, with everything that librdkafka tries again. It covers the restart of a broker.
 TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -114,9 +106,10 @@ _END_S: Final = 10.0
 _FULL_S: Final = 0.02
 
 
-class KafkaPublisher:
-    """``servers``: ``host:port,host:port``. ``settings``: of librdkafka, such as ``**{"security.protocol": "SASL_SSL"}``; those that the promises
-    depend on are refused. ``timeout_s``: for a batch, in seconds."""
+class KafkaPublisher(PublisherInWaves):
+    """``servers``: ``host:port,host:port``. ``settings``: of librdkafka, such as ``**{"security.protocol": "SASL_SSL"}``; those that the
+    promises depend on are refused. ``timeout_s``: for a batch, in seconds.
+    """
 
     def __init__(
         self,
@@ -131,56 +124,38 @@ class KafkaPublisher:
             raise UsageError(f"{', '.join(sorted(fixed))} cannot be set", hint="order and duplicates depend on it")
         if not isinstance(servers, str):
             raise UsageError(f"servers={servers!r} is not a str", hint="host:port,host:port")
+        super().__init__(messages_max)
         self._servers = servers
-        self._messages_max = messages_max
         self._timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._settings = {**_DEFAULTS, **settings, **_FIXED, "bootstrap.servers": servers}
-        #: The one of all batches; and one that sends a single record at a time, so that a refusal is that of the record.
-        self._shared: _Running | None = None
-        self._single: _Running | None = None
+        #: The one of all batches; and, True, one that sends a single record at a time, so that a refusal is that of the record.
+        self._producers: dict[bool, _Running] = {}
         self._starting = asyncio.Lock()
-        #: The last batch was not answered.
-        self._is_doubtful = False
         self._sending_single = asyncio.Lock()
         #: Stopped ones, whose threads have not ended yet.
         self._ending: set[_Running] = set()
 
     @property
     def name(self) -> str:
-        """See ``Publisher``."""
         return f"kafka {self._servers}"
 
-    @property
-    def messages_max(self) -> int:
-        """See ``Publisher``."""
-        return self._messages_max
-
     async def open(self) -> None:
-        """See ``Publisher``."""
         await self._ready(single=False)
 
     async def close(self) -> None:
         """See ``Publisher``. Records that were not confirmed are dropped, and the thread ends."""
-        for running in (self._shared, self._single):
-            if running is not None:
-                self._discard(running)
+        for running in list(self._producers.values()):
+            self._discard(running)
         if self._ending:
             await asyncio.wait([running.ended for running in self._ending], timeout=_END_S)
         self._ending.clear()
 
     async def publish(self, batch: Batch) -> Published:
-        """See ``Publisher``."""
         deadline = asyncio.get_running_loop().time() + self._timeout_s
-        published = await publish_in_waves(
-            batch.messages, partial(self._send, deadline=deadline), _same_topic, careful=self._is_doubtful
-        )
-        self._is_doubtful = bool(published.unavailable)
-        return published
-
-    async def recover(self, batch: Batch) -> Published:
-        """See ``Publisher``. Kafka cannot be asked for a message id."""
-        return Published(frozenset())
+        # Of one key and topic they go to one partition, where the broker takes none after a missing one.
+        send = partial(self._send, deadline=deadline)
+        return await self._publish_in_waves(batch, send, lambda earlier, later: earlier.topic == later.topic)
 
     async def _ready(self, *, single: bool) -> "_Running":
         """The producer; a new one if there is none, once it has an answer of the cluster.
@@ -188,7 +163,7 @@ class KafkaPublisher:
         Raises: as ``open``.
         """
         async with self._starting:
-            running = self._single if single else self._shared
+            running = self._producers.get(single)
             if running is None:
                 running = _Running(asyncio.get_running_loop(), self._settings)
                 running.start(self._connect_timeout_s)
@@ -197,18 +172,12 @@ class KafkaPublisher:
                 except BaseException:
                     self._discard(running)
                     raise
-                if single:
-                    self._single = running
-                else:
-                    self._shared = running
+                self._producers[single] = running
             return running
 
     def _discard(self, running: "_Running") -> None:
         """Drop its records, and end it in the background; the next batch gets a new one."""
-        if self._shared is running:
-            self._shared = None
-        if self._single is running:
-            self._single = None
+        self._producers = {single: one for single, one in self._producers.items() if one is not running}
         running.stop()
         self._ending = {one for one in self._ending if not one.ended.done()} | {running}
 
@@ -269,14 +238,9 @@ class KafkaPublisher:
                             stopped.add(message.order_key)
                         if alone.unavailable:
                             return Sent(frozenset(confirmed), refused, unavailable=alone.unavailable)
-                if self._single is not None:
-                    self._discard(self._single)
+                if True in self._producers:
+                    self._discard(self._producers[True])
         return Sent(frozenset(confirmed), refused, again=True)
-
-
-def _same_topic(earlier: OutboxMessage, later: OutboxMessage) -> bool:
-    """They go to one partition, where the broker takes none after a missing one."""
-    return earlier.topic == later.topic
 
 
 class _Reports:

@@ -7,7 +7,10 @@ published twice. Other targets know nothing, and the batch is published again: a
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+#: Messages of one batch, where a target does not say otherwise. More make it no cheaper.
+MESSAGES_MAX: Final = 500
 
 
 class OutboxMessage(NamedTuple):
@@ -42,8 +45,8 @@ class Published(NamedTuple):
 
     #: ``seq`` of messages that the target has confirmed: their rows are deleted.
     confirmed: frozenset[int]
-    #: ``seq`` of messages that the target has refused for good in this form, with the reason. It may be tried again, but nothing of the same
-    #: ``order_key`` before it.
+    #: ``seq`` of messages that the target has refused for good in this form, with the reason. It may be tried again, but nothing of the
+    #: same ``order_key`` before it.
     refused: Mapping[int, str] = {}
     #: The target refused the batch as a whole, and nothing of it is or will be published: its messages are to be published one at a time.
     one_by_one: bool = False
@@ -52,7 +55,7 @@ class Published(NamedTuple):
 
 
 class Publisher(Protocol):
-    """A target. The calls of one publisher may overlap, for different batches; two batches never share an ``order_key`` at the same time."""
+    """A target. The calls of one publisher may overlap, for different batches; two batches never share an ``order_key`` at a time."""
 
     @property
     def name(self) -> str:
@@ -80,8 +83,8 @@ class Publisher(Protocol):
     async def publish(self, batch: Batch) -> Published:
         """Publish, and wait for the confirmations.
 
-        Of each ``order_key`` the messages are published in their order, and none after one that was refused. A message is confirmed when the
-        target has stored it as durably as it ever will.
+        Of each ``order_key`` the messages are published in their order, and none after one that was refused. A message is confirmed when
+        the target has stored it as durably as it ever will.
 
         Raises:
             ConnectError: as ``unavailable``; nothing is known of any message.

@@ -1,21 +1,15 @@
 """Publishes to RabbitMQ, over aiormq, the protocol layer of aio-pika.
 
-A row becomes a persistent message with ``message_id``, the properties under their names as headers (``TAGS``, ``KEYS``, ``__SHARDINGKEY``, the
-application's own), and its time as ``timestamp`` (whole seconds, as AMQP has it). Its topic is the routing key: with the default exchange that
-is the name of a queue, with another one what the bindings say.
+A row becomes a persistent message with ``message_id``, the properties under their names as headers (``TAGS``, ``KEYS``, ``__SHARDINGKEY``,
+the application's own), and its time as ``timestamp`` (whole seconds, as AMQP has it). Its topic is the routing key: with the default
+exchange that is the name of a queue, with another one what the bindings say.
 
-What it promises:
+What it promises beside other targets: docs/decisions/0064-relay-targets.md. A RabbitMQ that is short of memory or disk
+blocks its publishers; what was sent then is waited for, however long it takes. Queues that are not durable lose a
+message with the server, whatever was confirmed.
 
-- **Order**: a message of an order key is sent after the earlier ones of the key were confirmed. Consumers see that order in one queue with
-  one consumer; RabbitMQ delivers a message again, later, whose consumer failed.
-- **Duplicates**: after a lost connection, a time-out or a killed relay, of what was sent and not confirmed; and, if RabbitMQ closes the channel
-  because of one message, of those sent with it. A duplicate has the same ``message_id``.
-- A RabbitMQ that is short of memory or disk blocks its publishers. What was sent then is waited for, however long it takes.
-- **Durability**: a message is confirmed when all queues that it was routed to have it: a durable classic queue has written it to disk, a quorum
-  queue on a majority of its nodes. Queues that are not durable lose it with the server, whatever was confirmed.
-
-Every message is ``mandatory``: one that no queue takes is refused. So is one that a queue rejects, because it is full and its overflow behaviour is
-``reject-publish``.
+Every message is ``mandatory``: one that no queue takes is refused. So is one that a queue rejects, because it is full and its overflow
+behaviour is ``reject-publish``.
 """
 
 import asyncio
@@ -27,8 +21,8 @@ from typing import Any, Final, TypeVar, cast
 
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, NotAuthorized, UsageError
 from halfmq.model import properties as names
-from halfmq.relay.publisher import Batch, OutboxMessage, Published
-from halfmq.relay.waves import Sent, publish_in_waves
+from halfmq.relay.publisher import MESSAGES_MAX, Batch, OutboxMessage, Published
+from halfmq.relay.waves import PublisherInWaves, Sent
 
 try:
     import aiormq
@@ -40,8 +34,6 @@ except ModuleNotFoundError as error:
 
 _T = TypeVar("_T")
 
-#: In one batch.
-MESSAGES_MAX: Final = 500
 #: For the confirmations of one wave.
 TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -55,9 +47,10 @@ _CHANNELS_MAX: Final = 1_000
 _DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671}
 
 
-class RabbitMqPublisher:
-    """``url``: ``amqp://user:password@host:port/vhost``, or ``amqps``. ``exchange``: a name, which must exist; empty: the default exchange, where
-    a topic is the name of a queue. ``timeout_s``: for the confirmations of one wave, in seconds, while RabbitMQ reads."""
+class RabbitMqPublisher(PublisherInWaves):
+    """``url``: ``amqp://user:password@host:port/vhost``, or ``amqps``. ``exchange``: a name, which must exist; empty: the default exchange,
+    where a topic is the name of a queue. ``timeout_s``: for the confirmations of one wave, in seconds, while RabbitMQ reads.
+    """
 
     def __init__(
         self,
@@ -75,44 +68,27 @@ class RabbitMqPublisher:
         if self._url.scheme not in _DEFAULT_PORTS or not self._url.host:
             # Not shown: it may have a password.
             raise UsageError("this is not the URL of a RabbitMQ server", hint="amqp://user:password@host:5672/")
+        super().__init__(messages_max)
         self._exchange = exchange
-        self._messages_max = messages_max
         self._timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._link: _Link | None = None
         self._connecting = asyncio.Lock()
-        #: The last batch was not answered.
-        self._is_doubtful = False
 
     @property
     def name(self) -> str:
-        """See ``Publisher``."""
         return f"rabbitmq {self._url.host}:{self._url.port or _DEFAULT_PORTS[self._url.scheme]}"
 
-    @property
-    def messages_max(self) -> int:
-        """See ``Publisher``."""
-        return self._messages_max
-
     async def open(self) -> None:
-        """See ``Publisher``."""
         await self._connected()
 
     async def close(self) -> None:
-        """See ``Publisher``."""
         link, self._link = self._link, None
         if link is not None:
             await link.end()
 
     async def publish(self, batch: Batch) -> Published:
-        """See ``Publisher``."""
-        published = await publish_in_waves(batch.messages, self._send, careful=self._is_doubtful)
-        self._is_doubtful = bool(published.unavailable)
-        return published
-
-    async def recover(self, batch: Batch) -> Published:
-        """See ``Publisher``. RabbitMQ cannot be asked for a message id."""
-        return Published(frozenset())
+        return await self._publish_in_waves(batch, self._send)
 
     async def _connected(self) -> "_Link":
         """The connection; a new one if there is none.
@@ -307,9 +283,10 @@ class _Link:
         await self._connection.connect()
 
     async def wait(self, futures: "Sequence[asyncio.Future[Any]]", timeout_s: float) -> None:
-        """Until one of them is done, for ``timeout_s`` seconds; and however long RabbitMQ blocks the connection, because it is short of memory
-        or disk. What a blocked connection has taken is published when it goes on: sent again meanwhile, it would be there twice, and once
-        more with each attempt."""
+        """Until one of them is done, for ``timeout_s`` seconds; and however long RabbitMQ blocks the connection, because it is short of
+        memory or disk. What a blocked connection has taken is published when it goes on: sent again meanwhile, it would be there twice, and
+        once more with each attempt.
+        """
         done: set[asyncio.Future[Any]] = set()
         is_waiting = True
         while is_waiting:

@@ -96,7 +96,7 @@ class OutboxRows(Protocol):
         ...
 
     def listening(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[bool]:
-        """Call ``wake`` whenever a transaction with new rows commits, while the block is open. Yields False if this database cannot tell."""
+        """Call ``wake`` whenever a transaction with new rows commits, while the block is open. Yields False if this database can not."""
         ...
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ those without a key, share a wave. A target that cannot take the second message 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from halfmq.relay.publisher import OutboxMessage, Published
+from halfmq.relay.publisher import Batch, OutboxMessage, Published
 
 
 class Sent(NamedTuple):
@@ -26,19 +26,41 @@ def _never(_earlier: OutboxMessage, _later: OutboxMessage) -> bool:
     return False
 
 
+Send = Callable[[Sequence[OutboxMessage]], Awaitable[Sent]]
+MayFollow = Callable[[OutboxMessage, OutboxMessage], bool]
+
+
+class PublisherInWaves:
+    """Part of a ``Publisher`` to a target that cannot be asked for a message id, so that it knows no batch that was left."""
+
+    def __init__(self, messages_max: int) -> None:
+        self.messages_max = messages_max
+        #: The last batch was not answered.
+        self._is_doubtful = False
+
+    async def _publish_in_waves(self, batch: Batch, send: Send, may_follow: MayFollow = _never) -> Published:
+        published = await publish_in_waves(batch.messages, send, may_follow, careful=self._is_doubtful)
+        self._is_doubtful = bool(published.unavailable)
+        return published
+
+    async def recover(self, batch: Batch) -> Published:
+        """See ``Publisher``."""
+        return Published(frozenset())
+
+
 async def publish_in_waves(
     messages: Sequence[OutboxMessage],
-    send: Callable[[Sequence[OutboxMessage]], Awaitable[Sent]],
-    may_follow: Callable[[OutboxMessage, OutboxMessage], bool] = _never,
+    send: Send,
+    may_follow: MayFollow = _never,
     *,
     careful: bool = False,
 ) -> Published:
     """Send ``messages`` in waves until each is confirmed or refused, or is behind a refused one of its key, or the target stops answering.
 
     ``send`` gets a wave in the order of ``messages``, and must not raise for what a target does. ``may_follow``: whether the second message
-    may be in the wave of the first one, the message before it with the same key. ``careful``: the target did not answer last time, or not as
-    it should. The first wave is a single message, so that one that stores and does not confirm gets one duplicate with each attempt, not a
-    whole batch.
+    may be in the wave of the first one, the message before it with the same key. ``careful``: the target did not answer last time, or not
+    as it should. The first wave is a single message, so that one that stores and does not confirm gets one duplicate with each attempt, not
+    a whole batch.
     """
     confirmed: set[int] = set()
     refused: dict[int, str] = {}
@@ -60,9 +82,7 @@ async def publish_in_waves(
     return Published(frozenset(confirmed), refused)
 
 
-def _next_wave(
-    left: list[OutboxMessage], may_follow: Callable[[OutboxMessage, OutboxMessage], bool]
-) -> tuple[list[OutboxMessage], list[OutboxMessage]]:
+def _next_wave(left: list[OutboxMessage], may_follow: MayFollow) -> tuple[list[OutboxMessage], list[OutboxMessage]]:
     """(what may be sent now, what must wait for it)."""
     wave: list[OutboxMessage] = []
     later: list[OutboxMessage] = []

@@ -1,9 +1,7 @@
 """What the allocator of the C library does with freed memory.
 
-By default glibc takes blocks of 128 KiB and more from the system with ``mmap`` and returns them when they are freed, and returns the end of
-the heap; both limits grow with what was freed. A process that receives, encodes or sends a MiB at a time then gets fresh pages again and again,
-and on a virtual machine a page of 4 KiB can cost more than what is done with its bytes: 1.4 of 1.8 us of system time for a message of
-1 KiB in a half batch (decision 0052).
+By default glibc returns large blocks and the end of the heap to the system. A process that receives, encodes or sends a MiB at a time then
+gets fresh pages again and again, which cost more than what is done with their bytes (decision 0052).
 """
 
 import ctypes

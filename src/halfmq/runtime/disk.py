@@ -4,13 +4,15 @@ Durability is that of POSIX: written bytes are in the page cache and survive a p
 returned. A new, renamed or removed name survives only after ``sync_directory`` of its directory returned. A write that was
 not synced may be kept, lost or torn at any 512-byte boundary, in any order.
 
-Files contain what applications sent, so ``Permissions`` decides who may read every file and directory that is created here. The umask does not.
+Files contain what applications sent, so ``Permissions`` decides who may read every file and directory that is created here. The umask does
+not.
 """
 
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -179,12 +181,34 @@ def _named(
     return named
 
 
-class RealFile:
+class _Descriptor:
+    """An open descriptor; also a ``Lock``, if it is locked."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def is_at(self, path: Path) -> bool:
+        try:
+            there = os.stat(path)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(self._descriptor))
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RealFile(_Descriptor):
     """``File`` on the operating system."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
+        super().__init__(descriptor)
         self.path = path
-        self._descriptor = descriptor
 
     @_named
     def write(self, at: int, parts: list[bytes]) -> int:
@@ -238,41 +262,6 @@ class RealFile:
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
-    def is_at(self, path: Path) -> bool:
-        return _is_at(self._descriptor, path)
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def __del__(self) -> None:
-        self.close()
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        there = os.stat(path)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(there, os.fstat(descriptor))
-
-
-class _HeldLock:
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def is_at(self, path: Path) -> bool:
-        return _is_at(self._descriptor, path)
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def __del__(self) -> None:
-        self.close()
-
 
 class RealDisk:
     """``Disk`` on the operating system."""
@@ -295,7 +284,8 @@ class RealDisk:
         return descriptor
 
     def _permit(self, target: int | Path, found: os.stat_result, path: Path) -> bool:
-        """Set mode and group of a descriptor or a path; False if they need no change, or the mode cannot be changed (``protect`` reports it).
+        """Set mode and group of a descriptor or a path; False if they need no change, or the mode cannot be changed (``protect`` reports
+        it).
 
         Raises:
             OSError: the group cannot be set.
@@ -434,7 +424,16 @@ class RealDisk:
         return None
 
 
-def _locked(path: Path, descriptor: int) -> _HeldLock | None:
+@contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """An empty directory for files that nobody else needs, for ``RealDisk``; removed at the end. The environment (TMPDIR) says where."""
+    import tempfile  # here: a broker needs neither its time nor its memory
+
+    with tempfile.TemporaryDirectory(prefix="halfmq-") as directory:
+        yield Path(directory)
+
+
+def _locked(path: Path, descriptor: int) -> _Descriptor | None:
     """flock the open ``path``; closes ``descriptor`` unless it is locked. The lock stays with the file if the name changes."""
     import fcntl
 
@@ -447,4 +446,4 @@ def _locked(path: Path, descriptor: int) -> _HeldLock | None:
         os.close(descriptor)
         error.filename = str(path)
         raise
-    return _HeldLock(descriptor)
+    return _Descriptor(descriptor)

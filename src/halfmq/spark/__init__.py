@@ -1,20 +1,11 @@
-"""Spark data source: committed messages in batches and streams, transactions in batches, from a broker or directly from the files of a store.
+"""Spark data source: committed messages in batches and streams, transactions in batches, from a broker or directly from the files of a
+store.
 
     from halfmq.spark import HalfmqDataSource, builder
 
     spark = builder("orders").getOrCreate()          # or any other SparkSession
     spark.dataSource.register(HalfmqDataSource)      # not needed if ``pyspark_halfmq`` is importable
     spark.readStream.format("halfmq").option("url", "rocketmq://127.0.0.1:9876").option("subscribe", "orders").load()
-
-    source.py         Spark's interfaces                 options.py   options and their validation     schema.py   columns
-    plan/             what a query reads: offsets, bounds, partitions, limits, and what is missing; pure
-    rows/             stored messages, properties and bodies to Arrow
-    files/            readers of a store's files on this machine
-    network/          readers of a broker, several, or a RocketMQ cluster
-    views/            the transaction table as rows, from files and over the network
-    sink/             writes
-    jobs/             what ``halfmq pipeline`` runs
-    session.py java.py   starting Spark                  retry_deadline.py   how long a query waits for a broker
 
 Names are imported on first use, so that ``halfmq.spark.java`` works without PySpark.
 """

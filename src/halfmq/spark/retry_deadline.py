@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from halfmq.client.blocking import Unavailable
 from halfmq.client.log import logger
 from halfmq.errors import ConnectError
 
@@ -13,10 +14,6 @@ T = TypeVar("T")
 _log: Final = logger("halfmq.spark")
 _PAUSE_FIRST_S: Final = 0.05
 _PAUSE_LONGEST_S: Final = 2.0
-
-
-class Unavailable(Exception):
-    """Temporary failure, with its reason. ``RetryDeadline.until`` handles it; users never see it."""
 
 
 class RetryDeadline:

@@ -28,38 +28,22 @@ from halfmq.spark.options import COLUMNS, HALF_COLUMNS, TRANSACTION_COLUMNS
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _ARROW_HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
-#: Spark and Arrow type of each column.
+_TEXT: Final = (StringType(), pa.string())
+_INT: Final = (IntegerType(), pa.int32())
+_LONG: Final = (LongType(), pa.int64())
+_TIME: Final = (TimestampType(), pa.timestamp("us", tz="UTC"))
+#: Spark and Arrow type of each column, of messages and of the views of the transaction table.
 _TYPES: Final[dict[str, tuple[DataType, pa.DataType]]] = {
-    "key": (BinaryType(), pa.binary()),
-    "value": (BinaryType(), pa.binary()),
-    "topic": (StringType(), pa.string()),
-    "queue": (IntegerType(), pa.int32()),
-    "offset": (LongType(), pa.int64()),
-    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
-    "tag": (StringType(), pa.string()),
-    "keys": (StringType(), pa.string()),
-    "message_id": (StringType(), pa.string()),
-    "transaction_id": (StringType(), pa.string()),
+    **dict.fromkeys(("key", "value"), (BinaryType(), pa.binary())),
+    **dict.fromkeys(("topic", "tag", "keys", "message_id", "transaction_id", "broker"), _TEXT),
+    **dict.fromkeys(("group", "outcome", "decided_by", "parked"), _TEXT),
+    **dict.fromkeys(("queue", "checks", "halves"), _INT),
+    **dict.fromkeys(("offset", "latency_ms", "messages", "message_bytes"), _LONG),
+    **dict.fromkeys(("first_half", "verdict_position", "half_index"), _LONG),
+    **dict.fromkeys(("timestamp", "prepared_at", "settled_at", "next_check_at"), _TIME),
     "properties": (MapType(StringType(), StringType()), pa.map_(pa.string(), pa.string())),
     "headers": (ArrayType(_HEADER), pa.list_(pa.field("element", _ARROW_HEADER))),
-    "broker": (StringType(), pa.string()),
-    # Views of the transaction table.
-    "group": (StringType(), pa.string()),
-    "outcome": (StringType(), pa.string()),
-    "decided_by": (StringType(), pa.string()),
-    "prepared_at": (TimestampType(), pa.timestamp("us", tz="UTC")),
-    "settled_at": (TimestampType(), pa.timestamp("us", tz="UTC")),
-    "latency_ms": (LongType(), pa.int64()),
-    "checks": (IntegerType(), pa.int32()),
-    "halves": (IntegerType(), pa.int32()),
-    "messages": (LongType(), pa.int64()),
-    "message_bytes": (LongType(), pa.int64()),
     "topics": (ArrayType(StringType()), pa.list_(pa.field("element", pa.string()))),
-    "first_half": (LongType(), pa.int64()),
-    "verdict_position": (LongType(), pa.int64()),
-    "next_check_at": (TimestampType(), pa.timestamp("us", tz="UTC")),
-    "parked": (StringType(), pa.string()),
-    "half_index": (LongType(), pa.int64()),
 }
 
 assert _TYPES.keys() == {*COLUMNS, *TRANSACTION_COLUMNS, *HALF_COLUMNS}

@@ -11,8 +11,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import closing
 from functools import cached_property
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -27,12 +28,22 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from halfmq import __version__
+from halfmq.client.blocking import Unavailable
 from halfmq.client.log import logger
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, TopicNotFound, UsageError
 from halfmq.spark.options import VIEW_HALF, VIEW_MESSAGES, Options, parse_options, refuse_table
 from halfmq.spark.plan import data_loss
 from halfmq.spark.plan.bounds import EARLIEST, LATEST, TimeBounds, ends_by_time, resolved, starts_by_time
-from halfmq.spark.plan.offsets import QueueBoundsSnapshot, QueueName, StreamOffset, ends_of, from_json, to_json
+from halfmq.spark.plan.offsets import (
+    QueueBoundsSnapshot,
+    QueueName,
+    StreamOffset,
+    ends_of,
+    from_json,
+    offset_like,
+    snapshot_like,
+    to_json,
+)
 from halfmq.spark.plan.partitions import (
     QueueRange,
     Ranges,
@@ -44,26 +55,31 @@ from halfmq.spark.plan.partitions import (
     task_count,
 )
 from halfmq.spark.plan.read_limit import Limits, TriggerDelay, shares, shares_within_bytes
-from halfmq.spark.plan.several_brokers import offset_like, snapshot_like
-from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
+from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.rows.byte_slices import Ints
-from halfmq.spark.rows.stored_rows import StoredRows, record_batches
-from halfmq.spark.rows.tag_filter import with_tags
+from halfmq.spark.rows.stored_rows import StoredRows, record_batches, with_tags
 from halfmq.spark.schema import spark_schema
-from halfmq.spark.views.table_plan import TableRange, TableSnapshot, UndecidedRows, plan_halves, plan_transactions
+from halfmq.spark.views.table_plan import TableRange, TableSnapshot, UndecidedRows, plan_halves, plan_transactions, runs
 from halfmq.spark.views.table_rows import Lost, Rows, Table, TablePage, TransactionRows, half_messages
+
+if TYPE_CHECKING:
+    from halfmq.spark.network.wire_reader import WireReader
 
 _log: Final = logger("halfmq.spark")
 
 
 class Reader(Protocol):
-    """``DirectReader`` or ``WireReader``. Methods raise ConnectError if the store is unavailable for ``brokerTimeout``."""
+    """``DirectReader`` or ``WireReader``. Methods raise ConnectError if the store is unavailable for ``brokerTimeout``, UsageError if
+    ``path`` is no store or the topics are on halfmq and RocketMQ brokers, RequestFailed if a broker refuses for good.
+    """
 
     def snapshot(self, known: Collection[str] = ()) -> QueueBoundsSnapshot:
-        """The bounds of all subscribed queues now. ``known``: brokers of an offset of several halfmq brokers."""
+        """The bounds of all subscribed queues now. ``known``: brokers of an offset of several halfmq brokers; the snapshot then is too."""
 
     def size_samples(self, sliced: Sequence[QueueRange]) -> list[tuple[int, int]] | None:
-        """(messages, their bytes) of some messages of each slice; None if unknown."""
+        """(messages, their bytes) of some messages of each slice, for ``partitions.slice_bytes``; (0, 0) if they were just removed. None
+        from a broker that does not tell. Only an estimate, so it waits for nobody.
+        """
 
     def offsets_at(
         self, times_ms: Mapping[QueueName, int], snapshot: QueueBoundsSnapshot
@@ -73,24 +89,17 @@ class Reader(Protocol):
     def fitting(
         self, queue: QueueName, start: int, end: int, bytes_max: int, snapshot: QueueBoundsSnapshot
     ) -> tuple[int, int]:
-        """(number, bytes) of the messages from ``start`` on, before ``end``, whose stored sizes add up to at most ``bytes_max``."""
+        """(number, bytes) of the messages from ``start`` on, before ``end``, whose stored sizes add up to at most ``bytes_max``; of
+        RocketMQ an estimate. Messages past retention have no size; ``read`` reports them.
+        """
 
     def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
-        """The messages of ``ranges``; ``lost`` is called with a sentence about missing ones, and may raise."""
+        """The messages of ``ranges``. ``lost`` is called with a sentence about missing or damaged ones; if it returns, reading continues
+        after them. Rows refer to memory that the next step of the iterator may use again.
+        """
 
     def close(self) -> None:
         """Release connections and mappings; harmless if repeated."""
-
-
-@runtime_checkable
-class PublishesPosition(Protocol):
-    """A reader that can commit offsets for a consumer group."""
-
-    def publish(self, offset: StreamOffset) -> None:
-        """Commit the offsets for ``group``, for statistics of consumers, and for retention that waits for them."""
-
-    def hold(self, topics: Sequence[str]) -> bool:
-        """Let retention wait until ``group`` has read ``topics``. False: no broker has them yet, call it again."""
 
 
 def open_reader(options: Options, deadline: RetryDeadline) -> Reader:
@@ -119,9 +128,6 @@ class TableReader(Protocol):
 
     def transactions(self, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
         """The rows [start, end) that existed at the position, each with the record that names its transaction."""
-
-    def named(self, snapshot: TableSnapshot, half_indexes: Ints, lost: Lost) -> Iterator[TablePage]:
-        """The rows of these halves, as ``transactions``; the pages may contain others."""
 
     def halves(self, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
         """The rows [start, end) that were undecided at the position, each with the whole record of its half."""
@@ -237,6 +243,9 @@ class _Reads:
         #: Of several brokers those that were away at the last snapshot.
         self._away: frozenset[str] = frozenset()
 
+    def __repr__(self) -> str:
+        return f"batch of {self._options}"
+
     def __reduce__(self) -> tuple[Any, ...]:
         # A task calls ``_unpickled``, which checks the version, before it unpickles the state, whose classes may differ.
         return _unpickled, (__version__, type(self)), {**self.__dict__, "_reader": None}
@@ -271,10 +280,10 @@ class _Reads:
             )
         snapshot = reader.snapshot(known)
         if read_to is not None:
-            if self._options.servers and data_loss.is_elsewhere(read_to, snapshot):
-                raise Unavailable(data_loss.elsewhere(read_to.store, snapshot, self._options.subscription.in_words()))
+            if self._options.servers and data_loss.answers_for_another_store(read_to, snapshot):
+                raise Unavailable(data_loss.wait_reason(read_to.store, snapshot, self._options.subscription.in_words()))
             read_to = offset_like(read_to, snapshot)
-        away = data_loss.away_brokers(read_to, snapshot)
+        away = data_loss.unreachable_brokers(read_to, snapshot)
         text = "; ".join(f"broker {name} is away: {why}" for name, why in sorted(away.items()))
         if away and (complete or read_to is None or not snapshot.queues):
             raise Unavailable(text)
@@ -283,7 +292,7 @@ class _Reads:
         for name in sorted(self._away - away.keys()):
             _log.warning("halfmq: broker %s is back", name)
         self._away = frozenset(away)
-        return snapshot if read_to is None else data_loss.with_away(read_to, snapshot)
+        return snapshot if read_to is None else data_loss.with_unreachable(read_to, snapshot)
 
     def _bound(self, side: str, otherwise: int, snapshot: QueueBoundsSnapshot, reader: Reader) -> dict[QueueName, int]:
         """Offsets at which the read starts or ends. ``side``: "start" or "end"; ``otherwise``: EARLIEST or LATEST, without an option."""
@@ -321,15 +330,12 @@ class _Reads:
         """
         if not isinstance(partition, Ranges):
             return  # without partitions Spark creates an empty one
-        reader = open_reader(self._options, self._deadline())
         verify = self._options.verify_bodies or not self._options.path
-        try:
+        with closing(open_reader(self._options, self._deadline())) as reader:
             for rows in reader.read(partition, self._lost):
                 found = with_tags(rows, self._options.tags, self._bad_body(rows))
                 if len(found.starts):
                     yield from record_batches(found, self._options.columns, self._bad_body(found), verify=verify)
-        finally:
-            reader.close()
 
     def _bad_body(self, rows: StoredRows) -> Callable[[int, str], None]:
         on_broker = f" on broker {rows.broker}" if rows.broker else ""
@@ -350,54 +356,37 @@ class _Regressed(Unavailable):
 class HalfmqBatchReader(_Reads, DataSourceReader):
     """A batch read."""
 
-    def __repr__(self) -> str:
-        return f"batch of {self._options}"
-
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks: the messages between startingOffsets and endingOffsets.
 
         Raises:
             TopicNotFound: a subscribed topic does not exist.
         """
-        reader = self._open()
-        try:
-            return self._partitions(reader)
-        finally:
-            reader.close()
-
-    def _partitions(self, reader: Reader) -> list[InputPartition]:
-        snapshot = self._deadline().until(
-            lambda: self._snapshot(reader, None, complete=True), "a batch needs all brokers"
-        )
-        missing = [topic for topic in self._options.topics if topic not in snapshot.topics]
-        if missing:
-            raise TopicNotFound(
-                f"no topic {', '.join(missing)}",
-                response_code=17,
-                hint="a stream would wait until it exists",
+        with closing(self._open()) as reader:
+            snapshot = self._deadline().until(
+                lambda: self._snapshot(reader, None, complete=True), "a batch needs all brokers"
             )
-        if not snapshot.topics:
-            _log.warning("%s: no topic matches the pattern; the batch is empty", self._options)
-        starts = self._bound("start", EARLIEST, snapshot, reader)
-        ends = self._bound("end", LATEST, snapshot, reader)
-        return list(self._plan(starts, ends, snapshot))
+            missing = [topic for topic in self._options.topics if topic not in snapshot.topics]
+            if missing:
+                raise TopicNotFound(
+                    f"no topic {', '.join(missing)}", response_code=17, hint="a stream would wait until it exists"
+                )
+            if not snapshot.topics:
+                _log.warning("%s: no topic matches the pattern; the batch is empty", self._options)
+            starts = self._bound("start", EARLIEST, snapshot, reader)
+            ends = self._bound("end", LATEST, snapshot, reader)
+            return list(self._plan(starts, ends, snapshot))
 
 
 class HalfmqTableReader(_Reads, DataSourceReader):
     """A batch read of the transaction table."""
 
-    def __repr__(self) -> str:
-        return f"batch of {self._options}"
-
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks: the halves between startingHalf and endingHalf."""
         options = self._options
-        table = open_table(options, self._deadline())
-        try:
+        with closing(open_table(options, self._deadline())) as table:
             snapshot = table.snapshot()
             undecided = table.undecided(snapshot, self._lost)
-        finally:
-            table.close()
         must_have = options.starting_half is not None
         start = options.starting_half or 0
         if must_have and start < snapshot.first:
@@ -413,8 +402,7 @@ class HalfmqTableReader(_Reads, DataSourceReader):
         if not isinstance(partition, TableRange):
             return  # without partitions Spark creates an empty one
         at, columns = partition.snapshot, self._options.columns
-        table = open_table(self._options, self._deadline())
-        try:
+        with closing(open_table(self._options, self._deadline())) as table:
             if self._options.view == VIEW_HALF:
                 for page in table.halves(at, partition.start, partition.end, self._lost):
                     yield from half_messages(page, columns, table.topics, self._lost)
@@ -425,9 +413,10 @@ class HalfmqTableReader(_Reads, DataSourceReader):
             )  # fmt: skip
             for page in table.transactions(at, partition.start, partition.end, self._lost):
                 yield from rows.convert(page)
-            yield from rows.groups(partition.groups, lambda halves: table.named(at, halves, self._lost))
-        finally:
-            table.close()
+            yield from rows.groups(
+                partition.groups,
+                lambda halves: (page for run in runs(halves) for page in table.transactions(at, *run, self._lost)),
+            )
 
 
 class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -461,7 +450,7 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         return to_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """A limit of one batch, if any is set; Spark passes it to ``latestOffset``."""
+        """The admission limit of a micro-batch (``maxOffsetsPerTrigger`` and the like); Spark passes it to ``latestOffset``."""
         return self._limits.default()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -529,12 +518,11 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
             self._publish(from_json(end))
 
     def _publish(self, offset: StreamOffset) -> None:
-        reader = self._open()
-        if isinstance(reader, PublishesPosition):
-            try:
-                reader.publish(offset)
-            except (Unavailable, HalfmqError) as error:
-                _log.warning("halfmq: the position of the query was not published: %s", error)
+        reader = cast("WireReader", self._open())  # ``publishPosition`` needs ``url``
+        try:
+            reader.publish(offset)
+        except (Unavailable, HalfmqError) as error:
+            _log.warning("halfmq: the position of the query was not published: %s", error)
 
     def __repr__(self) -> str:
         return f"stream of {self._options}"
@@ -574,9 +562,9 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         topics = set(self._options.topics or snapshot.topics) | {topic for topic, _ in self._held}
         brokers = [name for name, why in snapshot.brokers.items() if not why] if snapshot.stores else [""]
         wanted = {(topic, broker) for topic in topics for broker in brokers}
-        if not self._options.hold or wanted <= self._held or not isinstance(reader, PublishesPosition):
+        if not self._options.hold or wanted <= self._held:
             return False
-        if not reader.hold(sorted(topics)):
+        if not cast("WireReader", reader).hold(sorted(topics)):  # ``hold`` needs ``url``
             return False
         self._held |= wanted
         return True

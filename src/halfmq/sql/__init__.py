@@ -1,9 +1,9 @@
 """Database integration for SQLAlchemy, sync and async: one outcome for a database transaction and its messages.
 
-``MarkerTable`` is the marker table behind ``mq.transaction(session, markers=...)`` and ``mq.answer_checks(...)``;
-``Inbox`` makes a consumer's effect exactly once in its own database, ``Barrier`` those of a participant of Try/Confirm/Cancel; ``Outbox`` writes messages as rows, which a relay publishes.
-``create_tables``, ``upgrade_tables`` and ``tables_of`` find what is declared in a ``MetaData``; ``halfmq db`` does so from the command line.
-Needs the extra ``halfmq[sql]``.
+``MarkerTable`` is the marker table behind ``mq.transaction(session, markers=...)`` and ``mq.answer_checks(...)``; ``Inbox`` makes a
+consumer's effect exactly once in its own database, ``Barrier`` those of a participant of Try/Confirm/Cancel; ``Outbox`` writes messages as
+rows, which a relay publishes. ``create_tables``, ``upgrade_tables`` and ``tables_of`` find what is declared in a ``MetaData``; ``halfmq
+db`` does so from the command line. Needs the extra ``halfmq[sql]``.
 
 Names are imported lazily, so that ``halfmq.sql.rules`` can be used without SQLAlchemy.
 

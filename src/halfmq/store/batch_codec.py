@@ -1,7 +1,5 @@
 """Encoding and validation of a batch: header, records, padding.
 
-    header 64 | record | record | ... | zeros to a multiple of 8
-
 The checksum covers the header (with the checksum as zero) and every byte of the records except message bodies. A body is covered
 by the CRC that its message states, which is among the checksummed bytes. Each byte is thus checksummed once: the body when it was
 received, the rest here.
@@ -15,22 +13,19 @@ from halfmq.errors import InvariantViolated
 from halfmq.model.checksum import crc32
 from halfmq.model.placement import aligned
 from halfmq.model.records import BATCH_HEADER_BYTES, Kind, Record
-from halfmq.model.stored_message import AT_BODY_V4, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
+from halfmq.model.stored_message import AT_BODY_V4, SYS_HOSTS_V6, body_fields, body_place
 from halfmq.store.layout import BATCH_CHECKSUM_AT, BATCH_HEADER, BATCH_MAGIC, BATCH_VERSION
 from halfmq.store.record_codec import (
     ENCODE_BY_TYPE,
     MESSAGE_AT_BY_KIND,
     Buffer,
     Copy,
-    body_fields,
-    body_place,
     decode_records,
     kind_and_size,
 )
 
 _PADDING: Final = (b"", b"\0", b"\0\0", b"\0\0\0", b"\0\0\0\0", b"\0" * 5, b"\0" * 6, b"\0" * 7)
 _BODY_CRC_MASK: Final = 0x7FFFFFFF
-_HOSTS_V6: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 _NO_CHECKSUM: Final = b"\0\0\0\0"
 #: Average bytes of a piece from which on a call for each piece is cheaper than joining them.
 _LARGE_BYTES: Final = 4_096
@@ -168,7 +163,7 @@ def examine(buffer: Buffer, at: int, offset: int, space: int) -> Header | NotABa
             if body_start > end:
                 return NotABatch("a message ends beyond its batch")
             crc, sys_flag, length = body_fields(buffer, place + message_at)
-            if sys_flag & _HOSTS_V6:
+            if sys_flag & SYS_HOSTS_V6:
                 try:
                     body_start, body_end, crc = body_place(buffer, place + message_at)
                 except struct.error:

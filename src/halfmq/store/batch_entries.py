@@ -1,26 +1,31 @@
 """What the indexes take from the payload of a half batch: its queue entries, all at once, and the keys of its messages.
 
 A verdict may show a million messages, and the event loop serves nobody while their queue entries are made. So nothing is done for each of
-them. With NumPy that takes about 0.02 us for each message. Without it columns are moved by slices with a step, and one addition of long integers
-adds the place of the record to all offsets: 0.12 us. A test compares the two.
+them. With NumPy that takes about 0.02 us for each message. Without it columns are moved by slices with a step, and one addition of long
+integers adds the place of the record to all offsets: 0.12 us. A test compares the two.
 
 NumPy is imported with the first verdict; the broker usually has it by then, see ``broker.services.payload_arrays``.
 """
 
 from collections.abc import Iterator
 from functools import cache
+from struct import calcsize
 from typing import Any, Final, cast
 
-from halfmq.model.half_batch import ENTRY, ENTRY_BYTES, ITEM_HEAD_BYTES
+from halfmq.model.half_batch import ENTRY_BYTES, ITEM_HEAD_BYTES
+from halfmq.model.layout import ITEM, PAYLOAD_ENTRY, Layout
 from halfmq.model.properties import KEYS, find
 from halfmq.model.records import HALF_BATCH_PAYLOAD_AT
-from halfmq.model.stored_message import AT_BODY_LENGTH_V4, AT_BODY_V4
 from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 
-#: Bytes of an entry in a payload -> bytes of a queue entry: message bytes and tag hash, key hash. The first four, the place, are added.
-_COLUMNS: Final = tuple(zip(range(4, ENTRY_BYTES), (*range(8, 16), *range(40, 48)), strict=True))
-#: Head of an item, then the fixed fields of its message; the last is the length of the body.
-_FIXED_BYTES: Final = ITEM_HEAD_BYTES + AT_BODY_V4
+#: Bytes of an entry in a payload -> bytes of a queue entry, of the fields with one name in both. The place is added.
+_COPIED: Final = [name for name in PAYLOAD_ENTRY.fields if name in QUEUE_ENTRY.fields]
+_COLUMNS: Final = [
+    (PAYLOAD_ENTRY.at[name] + byte, QUEUE_ENTRY.at[name] + byte)
+    for name in _COPIED
+    for byte in range(calcsize(">" + PAYLOAD_ENTRY.fields[name]))
+]
+_body_bytes: Final = ITEM.only("body_bytes").unpack_from
 #: Messages converted at once: a few megabytes of memory.
 _PART: Final = 65_536
 
@@ -60,30 +65,29 @@ def _encode_arrays(entries: memoryview, record_offset: int, constant: bytes) -> 
     np, entry_type, queue_entry_type = _numpy()
     given = np.frombuffer(entries, entry_type)
     found = np.empty(len(given), queue_entry_type)
-    found["offset"] = given["place"].astype(np.int64) + record_offset
+    found["offset"] = given["from_start"].astype(np.int64) + record_offset
     same = np.frombuffer(constant, queue_entry_type)
     for name in ("visible_at", "store_time_ms", "half_index"):
         found[name] = same[name]
-    for name in ("size_and_tag", "key_hash"):
+    for name in _COPIED:
         found[name] = given[name]
     return cast(bytes, found.tobytes())
 
 
 @cache
 def _numpy() -> Any:
-    """(NumPy, type of an entry, type of a queue entry); None if it is not installed.
-
-    Only what is added to something is a number in the order of the file; the rest is 8 bytes that are copied.
-    """
+    """(NumPy, type of an entry, type of a queue entry); None if it is not installed."""
     try:
         import numpy
     except ImportError:
         return None
-    entry = numpy.dtype([("place", ">u4"), ("size_and_tag", "u8"), ("key_hash", "u8")])
-    copied = [(name, "u8") for name in ("size_and_tag", "visible_at", "store_time_ms", "half_index", "key_hash")]
-    queue_entry = numpy.dtype([("offset", ">i8"), *copied])
-    assert (entry.itemsize, queue_entry.itemsize) == (ENTRY_BYTES, QUEUE_ENTRY_BYTES)
-    return numpy, entry, queue_entry
+    return numpy, numpy.dtype(_as_copied(PAYLOAD_ENTRY)), numpy.dtype(_as_copied(QUEUE_ENTRY))
+
+
+def _as_copied(layout: Layout) -> Any:
+    """Only the first field is a number, to which something is added; the rest is bytes that are copied."""
+    first, *others = layout.dtype["formats"]
+    return {**layout.dtype, "formats": [first, *[f"u{calcsize(form)}" for form in others]]}
 
 
 def keys_in(payload: bytes, messages: int) -> tuple[str, list[tuple[int, bytes]]]:
@@ -91,16 +95,16 @@ def keys_in(payload: bytes, messages: int) -> tuple[str, list[tuple[int, bytes]]
 
     ``payload``: a correct one, as ``model.half_batch`` defines it, so all messages have one topic.
     """
-    body_bytes_at = ITEM_HEAD_BYTES + AT_BODY_LENGTH_V4
-    topic_at = _FIXED_BYTES + int.from_bytes(payload[body_bytes_at:_FIXED_BYTES], "big") + 1
+    topic_at = ITEM.size + _body_bytes(payload)[0] + 1
     topic = payload[topic_at : topic_at + payload[topic_at - 1]]
     #: From the start of an item without its body to its properties.
-    properties_at = _FIXED_BYTES + 1 + len(topic) + 2
+    properties_at = ITEM.size + 1 + len(topic) + 2
     found = []
-    for from_start, message_bytes, _, _ in ENTRY.iter_unpack(payload[len(payload) - messages * ENTRY_BYTES :]):
+    for from_start, message_bytes, _, _ in PAYLOAD_ENTRY.iter_unpack(payload[len(payload) - messages * ENTRY_BYTES :]):
         at = from_start - HALF_BATCH_PAYLOAD_AT
-        body_bytes = int.from_bytes(payload[at + body_bytes_at : at + _FIXED_BYTES], "big")
-        keys = find(payload[at + properties_at + body_bytes : at + ITEM_HEAD_BYTES + message_bytes], KEYS)
+        keys = find(
+            payload[at + properties_at + _body_bytes(payload, at)[0] : at + ITEM_HEAD_BYTES + message_bytes], KEYS
+        )
         if keys:
             found.append((from_start, keys))
     return topic.decode(), found

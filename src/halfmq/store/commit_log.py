@@ -23,7 +23,8 @@ from typing import Final, NamedTuple
 from halfmq import limits
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned
 from halfmq.model.checksum import crc32
-from halfmq.model.half_batch import ENTRY, ENTRY_BYTES
+from halfmq.model.half_batch import ENTRY_BYTES
+from halfmq.model.layout import PAYLOAD_ENTRY
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
     BATCHED,
@@ -37,36 +38,40 @@ from halfmq.model.records import (
     Record,
     RolledBack,
 )
-from halfmq.model.stored_message import AT_BODY_V4, StoredMessage, body_crc_of
+from halfmq.model.stored_message import (
+    AT_BODY_V4,
+    V6_MORE,
+    StoredMessage,
+    body_crc_of,
+    body_place,
+    topic_width,
+)
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.runtime.disk import Disk
 from halfmq.store.batch_codec import encode_batch
+from halfmq.store.half_names import HALF_BATCHES, VERDICT_KINDS
 from halfmq.store.record_codec import (
     MESSAGE_AT_BY_KIND,
     HalfBatchHead,
     Pieces,
-    body_place,
     decode_records,
     half_batch_head,
     kind_and_size,
     operator_acted_before,
     split_message,
-    topic_width,
 )
 from halfmq.store.segment import RESTORE, Segment, SegmentFiles, create_segment
 
 #: Records that contain a copy; the first offset of the message follows their head.
 _COPIED = frozenset({Kind.COPIED_HALF, Kind.COPIED_DELAYED, Kind.COPIED_HALF_BATCH})
-_HALF_BATCHES = frozenset({Kind.HALF_BATCH, Kind.COPIED_HALF_BATCH})
-_VERDICTS = frozenset({Kind.COMMITTED, Kind.ROLLED_BACK, Kind.DECIDED})
 #: Bytes to read for a record of unknown length: most records are shorter.
 READ_BYTES: Final = 4_096
 #: Maximum length of a record with a message, and of a verdict. An offset invented by a client may lead to larger values.
-_RECORD_BYTES_MAX: Final = limits.FRAME_BYTES_MAX + (1 << 20)
+RECORD_BYTES_MAX: Final = limits.FRAME_BYTES_MAX + (1 << 20)
 #: Maximum size of one read that is cached, unless a single record is longer.
 _WINDOW_BYTES_MAX: Final = 1 << 18
 #: Everything of a message before its body, with two IPv6 hosts.
-_MESSAGE_HEAD_BYTES_MAX: Final = AT_BODY_V4 + 24
+_MESSAGE_HEAD_BYTES_MAX: Final = AT_BODY_V4 + 2 * V6_MORE
 #: More than the largest OPERATOR_ACTED record, with four texts of maximum length.
 _OPERATOR_ACTED_BYTES_MAX: Final = 8_192
 #: Half batches that are examined ahead of verdicts: several of the largest.
@@ -144,7 +149,7 @@ class CommitLog:
         number, place = divmod(start, self.segment_bytes)
         if start != self.end or place == 0:
             self._check_roll(start, records[0])
-            self.ensure_space_for_roll()
+            self.reserve_roll()
         data = encode_batch(
             records,
             broker_time_ms=broker_time_ms,
@@ -187,7 +192,7 @@ class CommitLog:
         """Whether the segment for the next roll exists."""
         return self._next_start() // self.segment_bytes in self._files
 
-    def ensure_space_for_roll(self) -> None:
+    def reserve_roll(self) -> None:
         """Make sure that a roll is possible.
 
         Raises:
@@ -267,7 +272,7 @@ class CommitLog:
     def stored_view(self, offset: int, ahead: int = READ_BYTES) -> memoryview:
         """The stored message in the record at ``offset``. It is read, not mapped, so an unreadable file raises an error.
 
-        Of a half batch, the first message.
+        If the record is a half batch: its first message.
 
         ``ahead``: bytes from ``offset`` on that the caller will read next; the same read returns them.
 
@@ -281,9 +286,9 @@ class CommitLog:
             data, at = self._bytes(offset, RECORD_HEAD_BYTES, ahead)
         kind, size = kind_and_size(data, at)
         message_at = MESSAGE_AT_BY_KIND[kind]
-        if kind in _HALF_BATCHES:
+        if kind in HALF_BATCHES:
             return self.stored_view(offset + HALF_BATCH_PAYLOAD_AT, ahead)
-        if not message_at or size > _RECORD_BYTES_MAX:
+        if not message_at or size > RECORD_BYTES_MAX:
             raise LookupError(f"no message at log offset {offset}")
         if at + size > len(data):
             data, at = self._bytes(offset, size, max(ahead, size))
@@ -297,10 +302,10 @@ class CommitLog:
         """
         data, at = self._bytes(offset, RECORD_HEAD_BYTES, READ_BYTES)
         kind, size = kind_and_size(data, at)
-        if kind in _HALF_BATCHES:
+        if kind in HALF_BATCHES:
             return self.properties_at(offset + HALF_BATCH_PAYLOAD_AT)
         message_at = MESSAGE_AT_BY_KIND[kind]
-        if not message_at or size > _RECORD_BYTES_MAX:
+        if not message_at or size > RECORD_BYTES_MAX:
             raise LookupError(f"no message at log offset {offset}")
         data, at = self._bytes(offset, min(size, message_at + _MESSAGE_HEAD_BYTES_MAX), READ_BYTES)
         try:
@@ -317,27 +322,29 @@ class CommitLog:
         raise StoreDamaged(f"the record at log offset {offset} in {self._path(offset)} has wrong lengths", hint=RESTORE)
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """``length`` bytes of the log from ``offset`` on; fewer at the end of its segment, or of the log. They may contain records that nobody
-        may see. Raises as ``stored_view``.
+        """``length`` bytes of the log from ``offset`` on; fewer at the end of its segment, or of the log. They may contain records that
+        nobody may see. Raises as ``stored_view``.
         """
+        segment, place = self._segment_at(offset)
+        return segment.read(place, min(length, self.segment_bytes - place, self.end - offset))
+
+    def read_into(self, offset: int, buffers: Sequence[memoryview]) -> int:
+        """Fill ``buffers``, at most ``BUFFERS_MAX``, with the bytes of the log from ``offset`` on; returns their number, fewer than fit
+        only at the end of its segment's file. They may contain records that nobody may see.
+
+        Raises as ``stored_view``.
+        """
+        segment, place = self._segment_at(offset)
+        return segment.read_into(place, buffers)
+
+    def _segment_at(self, offset: int) -> tuple[Segment, int]:
+        """(segment, place in it) of a log offset. Raises as ``stored_view``."""
         number, place = divmod(offset, self.segment_bytes)
         segment = self._opened.get(number) or self._open_to_read(number, offset)
         if segment is None or not 0 <= offset < self.end:
             text = f"no record at log offset {offset}: the log does not reach there"
             raise BeforeLogStart(text) if segment is None and offset < self.start else LookupError(text)
-        return segment.read(place, min(length, self.segment_bytes - place, self.end - offset))
-
-    def read_into(self, offset: int, buffers: Sequence[memoryview]) -> int:
-        """Fill ``buffers``, at most ``BUFFERS_MAX``, with the bytes of the log from ``offset`` on; returns their number, fewer than fit only at
-        the end of its segment's file. They may contain records that nobody may see.
-
-        Raises as ``stored_view``.
-        """
-        number, place = divmod(offset, self.segment_bytes)
-        segment = self._opened.get(number) or self._open_to_read(number, offset)
-        if segment is None or not 0 <= offset < self.end:
-            raise LookupError(f"no record at log offset {offset}: the log does not reach there")
-        return segment.read_into(place, buffers)
+        return segment, place
 
     def kind_at(self, offset: int) -> int:
         """Kind of the record at ``offset``. Raises as ``stored_view``."""
@@ -367,7 +374,7 @@ class CommitLog:
             LookupError: no half batch begins there.
         """
         start = offset - from_start
-        if from_start < HALF_BATCH_PAYLOAD_AT or start < 0 or self.kind_at(start) not in _HALF_BATCHES:
+        if from_start < HALF_BATCH_PAYLOAD_AT or start < 0 or self.kind_at(start) not in HALF_BATCHES:
             raise LookupError(f"no half batch contains log offset {offset}")
         return start
 
@@ -386,7 +393,7 @@ class CommitLog:
             raise LookupError(f"no half batch contains log offset {offset}")
         entry_at = HALF_BATCH_PAYLOAD_AT + head.payload_bytes - (head.messages - number) * ENTRY_BYTES
         data, at = self._bytes(start + entry_at, ENTRY_BYTES, ENTRY_BYTES)
-        if ENTRY.unpack_from(data, at)[0] != from_start:
+        if PAYLOAD_ENTRY.unpack_from(data, at)[0] != from_start:
             raise LookupError(f"no half batch contains log offset {offset}")
         return BatchedPlace(start, head.half_index, number)
 
@@ -397,7 +404,7 @@ class CommitLog:
             LookupError: there is none; or as ``stored_view``.
         """
         data, at = self._bytes(offset, HALF_BATCH_PAYLOAD_AT, READ_BYTES)
-        if at + HALF_BATCH_PAYLOAD_AT > len(data) or data[at] not in _HALF_BATCHES:
+        if at + HALF_BATCH_PAYLOAD_AT > len(data) or data[at] not in HALF_BATCHES:
             raise LookupError(f"no half batch at log offset {offset}")
         return half_batch_head(data, at)
 
@@ -432,15 +439,11 @@ class CommitLog:
 
     def _bytes(self, offset: int, length: int, ahead: int) -> tuple[memoryview, int]:
         """(bytes, place of ``offset`` in them): ``length`` bytes from there on, zeros after the end of the segment or the log."""
-        number, place = divmod(offset, self.segment_bytes)
-        segment = self._opened.get(number) or self._open_to_read(number, offset)
-        if segment is None or not 0 <= offset < self.end:
-            text = f"no record at log offset {offset}: the log does not reach there"
-            raise BeforeLogStart(text) if segment is None and offset < self.start else LookupError(text)
         data, start = self._window
         at = offset - start
         if at >= 0 and at + length <= len(data):
             return data, at
+        segment, place = self._segment_at(offset)
         there = min(self.segment_bytes - place, self.end - offset)
         length = min(length, there)
         wanted = min(max(length, min(ahead, _WINDOW_BYTES_MAX)), there)
@@ -480,7 +483,7 @@ class CommitLog:
         """
         data, at = self._bytes(position, RECORD_HEAD_BYTES, READ_BYTES)
         size = int.from_bytes(data[at + 4 : at + 8], "big")
-        if data[at] not in _VERDICTS or size > _RECORD_BYTES_MAX:
+        if data[at] not in VERDICT_KINDS or size > RECORD_BYTES_MAX:
             raise LookupError(f"no verdict at log offset {position}")
         data, at = self._bytes(position, size, size)
         if at + size > len(data):
@@ -517,8 +520,8 @@ class CommitLog:
         data, at = self._bytes(position - ahead, ahead, ahead)
         return operator_acted_before(data[at:], ahead, position)
 
-    def read_message(self, offset: int) -> tuple[int, StoredMessage]:
-        """(kind, message) of the record at ``offset``.
+    def read_message(self, offset: int) -> StoredMessage:
+        """The message of the record at ``offset``.
 
         Raises:
             LookupError: as ``stored_view``.
@@ -531,7 +534,7 @@ class CommitLog:
             raise StoreDamaged(
                 f"the record at log offset {offset} in {self._path(offset)} cannot be decoded: {error}", hint=RESTORE
             ) from error
-        return self.kind_at(offset), message
+        return message
 
     def copy_of(self, source: int) -> Pieces:
         """The stored message of the record at ``source``, to write it again.
@@ -539,7 +542,7 @@ class CommitLog:
         Raises:
             StoreDamaged: the CRC of its body is wrong, or the checksum of a half batch. A copy would preserve the damage.
         """
-        if self.kind_at(source) in _HALF_BATCHES:
+        if self.kind_at(source) in HALF_BATCHES:
             return b"", self.half_batch_payload(source), b""
         view = self.stored_view(source)
         pieces = split_message(view, 0, len(view))
@@ -562,7 +565,7 @@ class CommitLog:
             pieces = self.copy_of(source)
             length = sum(map(len, pieces))
             if not pieces[0]:
-                length = self._record_bytes(source)
+                length = self.record_bytes(source)
         except StoreDamaged as error:
             self._window = _NO_WINDOW  # the file may be repaired: read it again the next time
             return str(error)
@@ -576,7 +579,8 @@ class CommitLog:
             )
         return None
 
-    def _record_bytes(self, offset: int) -> int:
+    def record_bytes(self, offset: int) -> int:
+        """Size of the record at ``offset``. Raises as ``stored_view``."""
         data, at = self._bytes(offset, RECORD_HEAD_BYTES, READ_BYTES)
         size: int = kind_and_size(data, at)[1]
         return size
@@ -650,12 +654,6 @@ class CommitLog:
             self._files.unlink(left[0] // self.segment_bytes)
             self._disk.sync_directory(self._directory)
             del left[0]
-
-    def trim(self, log_start: int) -> list[int]:
-        """``detach`` and ``unlink``. Returns the starts of the removed segments."""
-        gone = self.detach(log_start)
-        self.unlink(gone)
-        return gone
 
     def close(self) -> None:
         self._files.close()

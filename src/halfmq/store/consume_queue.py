@@ -1,13 +1,7 @@
 """Consume queues: an entry of 48 bytes for each visible message, in queue order, with the place of its body.
 
-The *visible-at* field of an entry is the offset of the record that made the message visible: its own record for a plain message, the
-verdict for a half. It increases along a queue. A log position therefore bounds every queue by binary search, and all messages of
-a transaction are on the same side of every bound. Recovery and trims use the same bound: a message belongs to the segment of the
-record that made it visible, so "before the log's start" is a bound like any other.
-
-Each file covers 65,536 queue offsets, is sparse, and has its full length from the start. If the beginning of a queue was trimmed
-before a rebuild, its first file starts inside its range, at its first entry. Existing entries are therefore always contiguous, and
-zeros (visible-at 0) only follow them.
+The *visible-at* field of an entry increases along a queue, so a log position bounds every queue by binary search. Recovery and trims use
+the same bound: a message belongs to the segment of the record that made it visible, so "before the log's start" is a bound like any other.
 
 The writer calls ``add`` for the entries of a batch, then ``flush``, which writes each queue's entries in one write. If a write fails,
 the unwritten entries stay staged, invisible to readers, and the next ``flush`` writes the same bytes to the same places.
@@ -16,20 +10,20 @@ the unwritten entries stay staged, invisible to readers, and the next ``flush`` 
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from halfmq.errors import InvariantViolated, StoreDamaged
 from halfmq.model.steps import Steps
 from halfmq.runtime.disk import Disk, File
-from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES, QUEUE_FILE_ENTRIES
+from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES, QUEUE_FILE_ENTRIES, entries_with
 from halfmq.store.open_files import FileKey, OpenFiles
 from halfmq.store.segment import NO_SPACE
 
-_VISIBLE_AT: Final = 16
+_VISIBLE_AT: Final = QUEUE_ENTRY.at["visible_at"]
 _ENTRY_WORDS: Final = QUEUE_ENTRY_BYTES // 8
-_KEY_HASH_AT: Final = 40
+_KEY_HASH_AT: Final = QUEUE_ENTRY.at["key_hash"]
 #: Entries that ``add_many`` stages, bytes. Larger writes are slower, since each takes pages of new memory.
 MANY_BYTES_MAX: Final = 256 << 10
 #: Reads bytes at a place of an entry file.
@@ -37,7 +31,7 @@ _Read = Callable[[int, int], bytes]
 
 
 class QueueEntry(NamedTuple):
-    """One message in a queue, as ``layout.QUEUE_ENTRY``."""
+    """One message in a queue."""
 
     offset: int
     message_bytes: int
@@ -46,6 +40,9 @@ class QueueEntry(NamedTuple):
     store_time_ms: int
     half_index: int
     key_hash: int
+
+
+assert QueueEntry._fields == tuple(QUEUE_ENTRY.fields)
 
 
 class EncodedEntries:
@@ -60,9 +57,9 @@ class EncodedEntries:
             words.byteswap()
             halves.byteswap()
         #: Of each entry: as in ``QueueEntry``.
-        self.offsets = words[0::_ENTRY_WORDS]
-        self.message_bytes = halves[2 :: 2 * _ENTRY_WORDS]
-        self.visible_at = words[2::_ENTRY_WORDS]
+        self.offsets = words[QUEUE_ENTRY.at["offset"] // 8 :: _ENTRY_WORDS]
+        self.message_bytes = halves[QUEUE_ENTRY.at["message_bytes"] // 4 :: 2 * _ENTRY_WORDS]
+        self.visible_at = words[_VISIBLE_AT // 8 :: _ENTRY_WORDS]
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -170,6 +167,19 @@ def visible_before(read: _Read, entries: int, position: int, *, zeros_end: bool 
     return low
 
 
+def first_visible_at(bases: Sequence[int], end: int, visible: Callable[[int, int], int]) -> int:
+    """The first queue offset that is not visible; ``end`` without files.
+
+    ``visible(base, entries)``: how many of the first entries of a file are. All files before the last one whose first entry is visible are
+    full, so only that one is searched.
+    """
+    files = bisect_left(bases, True, key=lambda base: not visible(base, 1))
+    if files == 0:
+        return bases[0] if bases else end
+    base = bases[files - 1]
+    return base + visible(base, file_end(base) - base)
+
+
 def list_queues(disk: Disk, directory: Path) -> Iterator[tuple[int, int, Path]]:
     """(topic id, queue id, its directory) of every queue in ``directory``."""
     for topic in disk.list(directory):
@@ -228,7 +238,8 @@ class ConsumeQueues:
             self._touched.append(queue)
 
     def add_many(self, topic_id: int, queue_id: int, queue_offset: int, entries: bytes) -> None:
-        """Stage several encoded entries in one piece, the first at ``queue_offset``. Raises as ``add``, or OSError as ``flush`` unless the disk is full.
+        """Stage several encoded entries in one piece, the first at ``queue_offset``. Raises as ``add``, or OSError as ``flush`` unless the
+        disk is full.
 
         Much is written at once: the entries of one verdict may take more memory than the rest of the broker. Readers do not see them
         before the high watermark is after the verdict.
@@ -359,7 +370,8 @@ class ConsumeQueues:
         return not any(file.read(begin, end - begin).strip(b"\0") for begin, end in ranges)
 
     def difference(self, bounds: Iterable[tuple[int, int, int, int]], log_start: int) -> str | None:
-        """Describe the first difference between what ``load`` found and the expected bounds; None if there is none. Call it before the redo.
+        """Describe the first difference between what ``load`` found and the expected bounds; None if there is none. Call it before the
+        redo.
 
         ``bounds``: (topic id, queue id, first offset, offset after the last entry) of every queue at the loaded position, for a log that
         starts at ``log_start``. It checks where files begin and end, not each entry.
@@ -463,19 +475,9 @@ class ConsumeQueues:
             StoreDamaged: a file was truncated.
             OSError: a file is missing, or the disk cannot read it.
         """
-        queue = self._queues.get((topic_id, queue_id))
-        if queue is None or queue_offset < queue.min:
-            return []
         found: list[QueueEntry] = []
-        stop = min(queue.written, queue_offset + entries_max)
-        make = QueueEntry._make
-        while queue_offset < stop:
-            base = queue.base_of(queue_offset)
-            if base is None:
-                break
-            last = min(stop, file_end(base))
-            found.extend(map(make, QUEUE_ENTRY.iter_unpack(self._entries(queue, base, queue_offset, last))))
-            queue_offset = last
+        for part in self._parts(topic_id, queue_id, queue_offset, entries_max):
+            found.extend(map(QueueEntry._make, QUEUE_ENTRY.iter_unpack(part)))
         while found and found[-1].visible_at >= below_position:
             found.pop()
         return found
@@ -484,25 +486,31 @@ class ConsumeQueues:
         self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int, below_position: int
     ) -> EncodedEntries:
         """As ``read``, without an object for each entry."""
-        queue = self._queues.get((topic_id, queue_id))
-        parts: list[bytes] = []
-        if queue is not None and queue_offset >= queue.min:
-            stop = min(queue.written, queue_offset + entries_max)
-            while queue_offset < stop:
-                base = queue.base_of(queue_offset)
-                if base is None:
-                    break
-                last = min(stop, file_end(base))
-                parts.append(self._entries(queue, base, queue_offset, last))
-                queue_offset = last
+        parts = self._parts(topic_id, queue_id, queue_offset, entries_max)
         found = EncodedEntries(parts[0] if len(parts) == 1 else b"".join(parts))
         return found.first(bisect_left(found.visible_at, below_position))
+
+    def _parts(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[bytes]:
+        """Encoded entries from ``queue_offset`` on, a part of each file."""
+        queue = self._queues.get((topic_id, queue_id))
+        parts: list[bytes] = []
+        if queue is None or queue_offset < queue.min:
+            return parts
+        stop = min(queue.written, queue_offset + entries_max)
+        while queue_offset < stop:
+            base = queue.base_of(queue_offset)
+            if base is None:
+                break
+            last = min(stop, file_end(base))
+            parts.append(self._entries(queue, base, queue_offset, last))
+            queue_offset = last
+        return parts
 
     def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
         """The queue offset for a store time, ms, with RocketMQ's rules at the edges.
 
-        Lower: the first message at or after ``time_ms``; the end of the queue if all are older. Upper: the last message at or before it; the
-        last message if all are older, 0 if all are younger. For an empty queue its end. Source:
+        Lower: the first message at or after ``time_ms``; the end of the queue if all are older. Upper: the last message at or before it;
+        the last message if all are older, 0 if all are younger. For an empty queue its end. Source:
         ``ConsumeQueue.binarySearchInQueueByTime``.
         """
         queue = self._queues.get((topic_id, queue_id))
@@ -544,8 +552,8 @@ class ConsumeQueues:
                 yield [(queue.queue_id, at, entry) for at, entry in found]
 
     def _search(self, queue: Queue, wanted: bytes, field_at: int, start: int) -> Iterator[list[tuple[int, QueueEntry]]]:
-        """For each file that still exists: (queue offset, entry) from ``start`` on whose field equals these bytes. A byte search that checks the
-        alignment of each hit: up to a millisecond for a file without hits, 40 ms if every entry is one.
+        """For each file that still exists: (queue offset, entry) from ``start`` on whose field equals these bytes. A byte search that
+        checks the alignment of each hit: up to a millisecond for a file without hits, 40 ms if every entry is one.
         """
         for base in list(queue.bases):
             stop = min(file_end(base), queue.written)
@@ -553,14 +561,10 @@ class ConsumeQueues:
             if first >= stop or base not in queue.bases:
                 continue
             data = self._entries(queue, base, first, stop)
-            found = []
-            at = data.find(wanted)
-            while at >= 0:
-                number, place = divmod(at, QUEUE_ENTRY_BYTES)
-                if place == field_at:
-                    found.append((first + number, QueueEntry._make(QUEUE_ENTRY.unpack_from(data, at - field_at))))
-                at = data.find(wanted, at + 1)
-            yield found
+            yield [
+                (first + number, QueueEntry._make(QUEUE_ENTRY.unpack_from(data, number * QUEUE_ENTRY_BYTES)))
+                for number in sorted(entries_with(wanted, data, QUEUE_ENTRY_BYTES, field_at))
+            ]
 
     def _file(self, queue: Queue, base: int) -> File:
         key = (queue.topic_id, queue.queue_id, base)
@@ -585,21 +589,12 @@ class ConsumeQueues:
         return data
 
     def _first_visible_at(self, queue: Queue, position: int, *, zeros_end: bool = False) -> int:
-        """The first queue offset that is not visible before ``position``.
-
-        All files before the last one whose first entry is visible are full, so only that one is searched.
-        """
-        bases = queue.bases
-        low, high = 0, len(bases)
-        while low < high:
-            middle = (low + high) // 2
-            if self._visible(queue, bases[middle], 1, position, zeros_end=zeros_end):
-                low = middle + 1
-            else:
-                high = middle
-        if low == 0:
-            return bases[0] if bases else queue.end
-        return bases[low - 1] + self._visible(queue, bases[low - 1], QUEUE_FILE_ENTRIES, position, zeros_end=zeros_end)
+        """The first queue offset that is not visible before ``position``."""
+        return first_visible_at(
+            queue.bases,
+            queue.end,
+            lambda base, entries: self._visible(queue, base, entries, position, zeros_end=zeros_end),
+        )
 
     def _visible(self, queue: Queue, base: int, entries_max: int, position: int, *, zeros_end: bool) -> int:
         """``visible_before`` for the entries of the file that exist before the end of the queue."""

@@ -8,10 +8,12 @@ UTF-8, else as ``body_base64``. Payloads of ``core`` are shown as their arrays.
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import asdict
 
 from halfmq.errors import StoreDamaged, UsageError
 from halfmq.model import properties as props
@@ -19,6 +21,8 @@ from halfmq.model.half_batch import ITEM_HEAD_BYTES, delays_in, item_places
 from halfmq.model.records import (
     HALF_BATCH_PAYLOAD_AT,
     TYPE_OF_KIND,
+    BatchFacts,
+    Copied,
     CopiedDelayed,
     CopiedHalf,
     CopiedHalfBatch,
@@ -46,10 +50,14 @@ KIND_OF: Final = {of: kind.name.lower() for kind, of in TYPE_OF_KIND.items()}
 KINDS: Final = frozenset(KIND_OF.values())
 
 #: Fields that are decoded from the properties, which are shown anyway.
-_IN_PROPERTIES: Final[dict[type, tuple[str, ...]]] = {
+_NOT_SHOWN: Final[dict[type, tuple[str, ...]]] = {
     MessageRecord: ("tag_hash", "key_hash", "keys"),
     HalfRecord: ("tag_hash", "key_hash", "id_hash", "delay", "grace_ms", "keys", "coordinator"),
+    CopiedHalf: ("batch",),
+    CopiedHalfBatch: ("message_bytes", "tag_hash", "key_hash", "delay", "coordinator"),
 }
+#: The first two are shown with the batch; a copy shows the fields of its half.
+_NEVER_SHOWN: Final = ("offset", "size", "source", "half")
 _OF_MESSAGE: Final = frozenset(StoredMessage._fields)
 _VERIFY: Final = "`halfmq store verify` gives advice"
 
@@ -64,25 +72,41 @@ def dump_store(
     contents: bool = False,
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[bytes]:
-    """Lines without line ends, in log order, from the first record at or after ``start``.
+    """``records_of`` as lines without line ends.
 
     ``kinds``: only these; empty: all. ``contents``: half batches with each of their messages, as with ``bodies``, but without the bodies;
-    ``at`` is the place of a message after the start of the record. ``note`` is called with a description of the end of the log, unless that is a clean end. Read-only, and
-    usable beside a running broker; the end may then be a batch that is being written.
+    ``at`` is the place of a message after the start of the record.
 
     Raises:
-        UsageError: no store, or an unknown kind.
-        StoreDamaged: damage other than a torn end; the lines before it were returned.
+        UsageError: an unknown kind.
     """
     unknown = kinds - KINDS
     if unknown:
         raise UsageError(f"no such kind: {', '.join(sorted(unknown))}", hint="kinds: " + ", ".join(sorted(KINDS)))
+    for record, header, raw in records_of(disk, directory, start=start, note=note):
+        if not kinds or KIND_OF[type(record)] in kinds:
+            fields = _head(record, header) | _fields(record, raw, bodies=bodies, contents=contents or bodies)
+            yield msgspec.json.encode(fields)
+
+
+def records_of(
+    disk: Disk, directory: Path, *, start: int = 0, note: Callable[[str], None] = lambda text: None
+) -> Iterator[tuple[Record, Header, memoryview]]:
+    """(record, header of its batch, its bytes) in log order, from the first record at or after ``start``.
+
+    ``note`` is called with a description of the end of the log, unless that is a clean end. Read-only, and usable beside a running broker;
+    the end may then be a batch that is being written.
+
+    Raises:
+        UsageError: there is no store.
+        StoreDamaged: damage other than a torn end; the records before it were returned.
+    """
     identity = read_identity(disk, directory)
     if identity is None:
         raise UsageError(f"{directory} holds no store", hint="give the directory that `halfmq serve --data` got")
     files = SegmentFiles(disk, directory / "shard-0" / "log", identity.segment_bytes)
     numbers = files.numbers()
-    durable, ended = _said_durable(disk, directory, identity.store_id)
+    durable, ended = _durable_by_pages(disk, directory, identity.store_id)
     if not numbers:
         if ended:
             raise StoreDamaged(f"{files.directory} has no segments; there was a log up to {ended}", hint=_VERIFY)
@@ -95,19 +119,19 @@ def dump_store(
     try:
         for scanned in LogScan(files).from_batch(first * identity.segment_bytes, durable):
             match scanned:
-                case Batch(header, view, place) as batch:
+                case Batch(header, view, place):
                     reached = header.offset
                     for record in decode_batch(view, place, header) if header.end > start else ():
                         if isinstance(record, Trim):
                             trimmed_to = max(trimmed_to, record.log_start)
-                        if record.offset >= start and (not kinds or KIND_OF[type(record)] in kinds):
-                            yield _line(record, batch, bodies=bodies, contents=contents or bodies)
+                        if record.offset >= start:
+                            at = place + record.offset - header.offset
+                            yield record, header, view[at : at + record.size]
                 case EndOfLog():
                     pass
                 case TornTail(cut_at, _, why, whole):
                     note(f"the log ends at {cut_at}: torn end ({why}), {whole} whole batches after it")
                 case CorruptInterior(at, file, why, position):
-                    files.close()
                     raise StoreDamaged(
                         f"{file} at log offset {at}: {why}; the log was durable up to {position}",
                         hint=f"{_VERIFY}; records after it: --from",
@@ -117,13 +141,11 @@ def dump_store(
         oldest = min(left, default=0) * identity.segment_bytes
         if oldest <= reached:
             raise
-        files.close()
         note(f"a broker trimmed the log meanwhile: continuing at {oldest}")
-        yield from dump_store(
-            disk, directory, start=max(start, oldest), kinds=kinds, bodies=bodies, contents=contents, note=note
-        )
+        yield from records_of(disk, directory, start=max(start, oldest), note=note)
         return
-    files.close()
+    finally:
+        files.close()
     if log_start > trimmed_to:
         raise StoreDamaged(
             f"the log in {files.directory} begins at {log_start}, but only what lies before {trimmed_to} was trimmed",
@@ -131,7 +153,7 @@ def dump_store(
         )
 
 
-def _said_durable(disk: Disk, directory: Path, store_id: bytes) -> tuple[int, int]:
+def _durable_by_pages(disk: Disk, directory: Path, store_id: bytes) -> tuple[int, int]:
     """(highest durable position, highest end of the log) according to checkpoint and watermark page."""
     checkpoint = read_checkpoint(disk, directory / "shard-0" / "checkpoint", store_id)
     durable = checkpoint.slots[0].position if isinstance(checkpoint, Present) else 0
@@ -142,10 +164,18 @@ def _said_durable(disk: Disk, directory: Path, store_id: bytes) -> tuple[int, in
     return durable, durable
 
 
-def _line(record: Record, batch: Batch, *, bodies: bool, contents: bool) -> bytes:
-    record_at = batch.place + record.offset - batch.header.offset
-    raw = batch.view[record_at : record_at + record.size]
-    return msgspec.json.encode(_head(record, batch.header) | _fields(record, raw, bodies=bodies, contents=contents))
+def message_in(record: Record, raw: memoryview) -> StoredMessage | None:
+    """The message of a record with these bytes; None if it has none, or several."""
+    if isinstance(record, StoredRecord):
+        return record.message
+    return decode(raw[MESSAGE_AT_BY_KIND[raw[0]] :])[0] if isinstance(record, CopiedHalf | CopiedDelayed) else None
+
+
+def messages_in(raw: memoryview) -> Iterator[tuple[int, StoredMessage]]:
+    """(bytes from the start of the record, message) of each message of a half batch with these bytes."""
+    head = half_batch_head(raw, 0)
+    for at, _ in item_places(bytes(raw[HALF_BATCH_PAYLOAD_AT:][: head.payload_bytes]), head.messages):
+        yield at, decode(raw[at + ITEM_HEAD_BYTES :])[0]
 
 
 def _head(record: Record, header: Header) -> dict[str, Any]:
@@ -161,9 +191,9 @@ def _head(record: Record, header: Header) -> dict[str, Any]:
 
 def _fields(record: Record, raw: memoryview, *, bodies: bool, contents: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    hidden = _IN_PROPERTIES.get(type(record), ())
-    for name in record.__struct_fields__[2:]:
-        value = getattr(record, name)
+    hidden = (*_NEVER_SHOWN, *_NOT_SHOWN.get(type(record), ()))
+    values = asdict(record) | (asdict(record.half) if isinstance(record, Copied) else {})
+    for name, value in values.items():
         if name in hidden or (name in _OF_MESSAGE and isinstance(record, StoredRecord)):
             continue
         if name == "topic_id" and isinstance(record, StoredRecord):
@@ -172,51 +202,29 @@ def _fields(record: Record, raw: memoryview, *, bodies: bool, contents: bool) ->
                 fields["half_index"] = record.half_index
         elif name == "payload" and isinstance(record, HalfBatch):
             fields["payload_bytes"] = len(value)
-        elif name == "digest":
-            fields["digest"] = value.hex()
-        elif name == "payload":
-            fields["payload"] = _payload(bytes(value))
-        elif name == "refs":
-            fields["refs"] = [msgspec.structs.asdict(ref) for ref in value]
-        elif name == "decided_by":
-            fields["decided_by"] = _name_of(DecidedBy, value)
-        elif name == "action":
-            fields["action"] = _name_of(OperatorAction, value)
-        elif name == "because":
-            fields["because"] = _name_of(ParkedBecause, value)
-        elif name == "delayed_entries":
-            fields["delays"] = list(delays_in(value))
-        elif name != "source":
-            fields[name] = value
-    if isinstance(record, CopiedHalf | CopiedDelayed):
-        message, _, _ = decode(raw[MESSAGE_AT_BY_KIND[raw[0]] :])
+        elif isinstance(value, BatchFacts):
+            fields |= asdict(value)
+            fields["delays"] = list(delays_in(fields.pop("delayed_entries")))
+        else:
+            fields[name] = _SHOWN[name](value) if name in _SHOWN else value
+    message = message_in(record, raw)
+    if message is not None and "message" not in fields:
         fields["message"] = _message(message, bodies=bodies)
     if isinstance(record, HalfBatch | CopiedHalfBatch) and contents:
-        end = HALF_BATCH_PAYLOAD_AT + half_batch_head(raw, 0).payload_bytes
-        items = item_places(bytes(raw[HALF_BATCH_PAYLOAD_AT:end]), record.messages)
-        fields["content"] = [
-            {"at": at, **_message(decode(raw[at + ITEM_HEAD_BYTES :])[0], bodies=bodies)} for at, _ in items
-        ]
+        content = messages_in(raw)
+        fields["content"] = [{"at": at, **_message(message, bodies=bodies)} for at, message in content]
     return fields
 
 
 def _message(message: StoredMessage, *, bodies: bool) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "flag": message.flag,
-        "sys_flag": message.sys_flag,
-        "born_time_ms": message.born_time_ms,
-        "born_host": _host(message.born_host),
-        "store_time_ms": message.store_time_ms,
-        "store_host": _host(message.store_host),
-        "reconsume_times": message.reconsume_times,
-        "prepared_offset": message.prepared_offset,
-        "body_bytes": len(message.body),
-        "body_crc": message.body_crc,
-        "properties": props.to_dict(message.properties),
-    }
+    fields: dict[str, Any] = {}
+    for name, value in message._asdict().items():
+        if name == "body":
+            fields["body_bytes"] = len(value)
+        elif name == "properties":
+            fields["properties"] = props.to_dict(value)
+        else:
+            fields[name] = _host(value) if name in ("born_host", "store_host") else value
     if bodies:
         try:
             fields["body"] = message.body.decode()
@@ -251,8 +259,20 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _name_of(names: type[IntEnum], number: int) -> str:
+def name_of(names: type[IntEnum], number: int) -> str:
+    """The name of a number in a record, or the number if this version has none."""
     try:
         return names(number).name.lower()
     except ValueError:
         return str(number)
+
+
+#: Fields that are not shown as they are.
+_SHOWN: Final[dict[str, Callable[[Any], Any]]] = {
+    "digest": bytes.hex,
+    "payload": _payload,
+    "refs": lambda refs: [msgspec.structs.asdict(ref) for ref in refs],
+    "decided_by": partial(name_of, DecidedBy),
+    "action": partial(name_of, OperatorAction),
+    "because": partial(name_of, ParkedBecause),
+}

@@ -19,7 +19,7 @@ Job = Callable[[int], None]
 class Syncer(Protocol):
     """Calls the job for requested positions, one at a time and on any thread; a call may cover several requests."""
 
-    def request(self, position: int) -> None:
+    def request(self, position: int, /) -> None:
         """Call the job soon with this position or a later one. Returns at once."""
         ...
 
@@ -34,13 +34,11 @@ class GroupFlush:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._asked: SimpleQueue[int | None] = SimpleQueue()
+        self.request: Callable[[int], None] = self._asked.put
         self._thread = threading.Thread(target=self._run, name="halfmq-sync", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
-
-    def request(self, position: int) -> None:
-        self._asked.put(position)
 
     def close(self) -> None:
         self._asked.put(None)

@@ -6,8 +6,10 @@ the broker where nobody asked for bodies. Pure functions, which trust that the b
 
 from typing import Final, NamedTuple
 
+from halfmq.model.layout import HALF_BATCH_HEAD, RECORD_HEAD
 from halfmq.model.records import HALF_BATCH_PAYLOAD_AT, Kind
-from halfmq.store.record_codec import body_place, half_batch_head, half_identity, kind_and_size, message_at, topic_width
+from halfmq.model.stored_message import body_place, properties_from
+from halfmq.store.record_codec import half_batch_head, half_identity, kind_and_size, message_at
 
 HALF_BATCHES: Final = frozenset({int(Kind.HALF_BATCH), int(Kind.COPIED_HALF_BATCH)})
 #: Kinds of records that an undecided row refers to.
@@ -15,8 +17,8 @@ HALF_KINDS: Final = frozenset({int(Kind.HALF), int(Kind.COPIED_HALF)}) | HALF_BA
 #: Kinds of records that a settled row refers to.
 VERDICT_KINDS: Final = frozenset({int(Kind.COMMITTED), int(Kind.ROLLED_BACK), int(Kind.DECIDED)})
 
-#: Place in the head of a half batch record.
-_PAYLOAD_BYTES_AT: Final = 68
+_SIZE_AT: Final = RECORD_HEAD.at["record_bytes"]
+_PAYLOAD_BYTES_AT: Final = HALF_BATCH_HEAD.at["payload_bytes"]
 
 
 class HalfNames(NamedTuple):
@@ -38,11 +40,8 @@ def half_names(record: bytes | memoryview) -> HalfNames:
         id_at = HALF_BATCH_PAYLOAD_AT + head.payload_bytes + head.group_bytes
         group = bytes(record[id_at - head.group_bytes : id_at]).decode()
         return HalfNames(group, bytes(record[id_at : id_at + head.id_bytes]).decode(), head.messages)
-    start = message_at(record[0])
-    topic_at = body_place(record, start).end
-    width = topic_width(record, start)
-    properties_at = topic_at + width + int.from_bytes(record[topic_at : topic_at + width], "big") + 2
-    return HalfNames(*half_identity(bytes(record[properties_at:])), 1)
+    properties = bytes(record[properties_from(record, message_at(record[0])) :])
+    return HalfNames(*half_identity(properties), 1)
 
 
 def without_body(record: memoryview) -> bytes:
@@ -55,7 +54,7 @@ def without_body(record: memoryview) -> bytes:
         payload_bytes = half_batch_head(record, 0).payload_bytes
         head = bytearray(record[:HALF_BATCH_PAYLOAD_AT])
         head[_PAYLOAD_BYTES_AT : _PAYLOAD_BYTES_AT + 4] = bytes(4)
-        head[4:8] = (size - payload_bytes).to_bytes(4, "big")
+        head[_SIZE_AT : _SIZE_AT + 4] = (size - payload_bytes).to_bytes(4, "big")
         return bytes(head) + bytes(record[HALF_BATCH_PAYLOAD_AT + payload_bytes : size])
     start = message_at(kind)
     place = body_place(record, start)
@@ -63,7 +62,7 @@ def without_body(record: memoryview) -> bytes:
     if body_bytes < 0 or place.end > size:
         raise ValueError(f"a body of {body_bytes} bytes in a record of {size}")
     head = bytearray(record[: place.start])
-    head[4:8] = (size - body_bytes).to_bytes(4, "big")
+    head[_SIZE_AT : _SIZE_AT + 4] = (size - body_bytes).to_bytes(4, "big")
     head[start : start + 4] = (size - start - body_bytes).to_bytes(4, "big")
     head[place.start - 4 : place.start] = bytes(4)
     return bytes(head) + bytes(record[place.end : size])

@@ -3,21 +3,8 @@
 ``stage`` takes each **durable** batch once, in log order, and ``flush`` writes the resulting entries. Nothing else writes these files. They
 can therefore always be rebuilt, and no entry refers to a record that a crash can revert.
 
-    MessageRecord               queue entry, visible at its own offset
-    HalfRecord, CopiedHalf      table row: undecided, and the place of the bytes
-    Committed, Released         queue entries, visible at this record; rows settled
-    HalfBatch, CopiedHalfBatch  table row: undecided, and the place of the record
-    Decided                     queue entries of the half batches that it refers to, made of the entries in their payloads; rows settled
-    Committed, RolledBack,      an entry of the settled ids, if the application chose the id
-    Decided
-    RolledBack, Checked,        rows
-    Parked
-    DelayedRecord               nothing until it is released
-    TopicSet, TopicDeleted      topics.json, at a checkpoint if there are many topics; queues of a deleted topic are removed
-    OperatorActed               nothing: it explains the record after it
-    Trim                        entries before the log's start are removed from the queues by the next flush. Files of the key index are
-                                and the settled ids are removed once the record is durable: a start notices missing queue files,
-                                but not missing keys or ids
+Of a trim, entries before the log's start are removed from the queues by the next flush; files of the key index and the settled ids only
+once the record is durable: a start notices missing queue files, but not missing keys or ids.
 
 If the disk is full, a flush leaves unwritten entries in memory, and the next flush continues: the indexes lag behind the log and
 catch up. Until then the high watermark must not advance.
@@ -30,7 +17,7 @@ the old files open can go on.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -42,6 +29,7 @@ from halfmq.model.records import (
     MESSAGE_AT,
     PARKED_MS,
     Base,
+    Batch,
     BatchRef,
     Checked,
     Committed,
@@ -76,16 +64,16 @@ from halfmq.model.steps import Steps
 from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
 from halfmq.store.batch_entries import keys_in, queue_entries
-from halfmq.store.commit_log import BeforeLogStart
+from halfmq.store.commit_log import BeforeLogStart, CommitLog
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, list_queues
-from halfmq.store.key_index import KeyIndex, ReadMessage, keys_of
+from halfmq.store.key_index import KeyIndex, keys_of
 from halfmq.store.layout import DELAYED, NO_HALF, QUEUE_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK
 from halfmq.store.open_files import OpenFiles
-from halfmq.store.settled_ids import ReadVerdict, SettledIds
+from halfmq.store.settled_ids import SettledIds
 from halfmq.store.topics_file import AT_ONCE_MAX, TopicInfo, read_topics, write_topics
 from halfmq.store.transaction_table import TransactionTable, UndecidedHalf
 
-log = logging.getLogger("halfmq.store")
+_logger = logging.getLogger("halfmq.store")
 
 #: Records staged between two writes of a redo: enough for long writes, little enough for memory.
 _REDO_RECORDS: Final = 16_384
@@ -99,11 +87,11 @@ _MESSAGES_AT_ONCE: Final = 32_768
 _HALF_BATCH_COST: Final = 128
 _ROWS_AT_ONCE: Final = 512
 _pack_entry: Final = QUEUE_ENTRY.pack
-#: The entries (``model.half_batch``) of the half batch at a log offset. StoreDamaged or LookupError: there is none.
-ReadEntries = Callable[[int], memoryview]
-#: The whole payload, likewise.
-ReadPayload = Callable[[int], bytes]
-
+#: Records that change no index; that of an operator explains the one after it.
+_NOT_INDEXED: Final = (
+    GroupSet, OffsetsCommitted, EpochStarted, Base, ProducerSet, GroupDeleted, QueryForgotten, CoordinatorEpoch, Compared,
+    OperatorActed,
+)  # fmt: skip
 
 #: The generation marker of each directory: its files cover the log from its start, or from a checkpoint, without a gap.
 _GENERATION_MARKER: Final = "begun"
@@ -135,26 +123,27 @@ class Indexes:
         self,
         disk: Disk,
         directory: Path,
+        files: OpenFiles,
         *,
+        queues: ConsumeQueues,
+        table: TransactionTable,
+        keys: KeyIndex,
+        settled_ids: SettledIds,
         store: str,
-        segment_bytes: int,
-        read_message: ReadMessage,
-        read_entries: ReadEntries,
-        read_payload: ReadPayload,
+        log: CommitLog,
     ) -> None:
+        """For recovery: as ``open`` returns it, with ``position`` 0. ``store verify`` passes parts that compare what they are given."""
         self._disk = disk
         self._directory = directory
         self._store = store
-        self._read_message = read_message
-        self._read_entries = read_entries
-        self._read_payload = read_payload
-        self._files = OpenFiles(disk)
-        self.queues: Final = ConsumeQueues(disk, directory / "queues", self._files)
-        self.table: Final = TransactionTable(disk, directory / "transactions", self._files)
-        self.keys: Final = KeyIndex(disk, directory / "keys", self._files, segment_bytes)
-        self.settled_ids: Final = SettledIds(disk, directory / "settled_ids", self._files, segment_bytes)
-        #: Undecided halves from ``_halves_from`` on whose transaction's id is not their UNIQ_KEY of the usual length. Of others the verdict needs
-        #: no look at its id, which takes 1,600 instructions.
+        self._log = log
+        self._files = files
+        self.queues: Final = queues
+        self.table: Final = table
+        self.keys: Final = keys
+        self.settled_ids: Final = settled_ids
+        #: Undecided halves from ``_halves_from`` on whose transaction's id is not their UNIQ_KEY of the usual length. Of others the verdict
+        #: needs no look at its id, which takes 1,600 instructions.
         self._not_unique_ids: set[int] = set()
         self._halves_from = 1 << 62
         self._topics: dict[int, TopicInfo] = {}
@@ -181,30 +170,30 @@ class Indexes:
         segment_bytes: int,
         redo_from: int,
         log_start: int,
-        read_message: ReadMessage,
-        read_entries: ReadEntries,
-        read_payload: ReadPayload,
-        read_verdict: ReadVerdict,
+        log: CommitLog,
     ) -> "Indexes":
         """Open indexes that are complete up to ``redo_from``. The caller redoes the log from there, then calls ``cut``.
 
         ``redo_from`` is the checkpoint's position. Without a checkpoint, call ``reset`` before the redo.
         """
+        files = OpenFiles(disk)
         indexes = cls(
             disk,
             shard_dir,
+            files,
+            queues=ConsumeQueues(disk, shard_dir / "queues", files),
+            table=TransactionTable(disk, shard_dir / "transactions", files),
+            keys=KeyIndex(disk, shard_dir / "keys", files, segment_bytes),
+            settled_ids=SettledIds(disk, shard_dir / "settled_ids", files, segment_bytes),
             store=store,
-            segment_bytes=segment_bytes,
-            read_message=read_message,
-            read_entries=read_entries,
-            read_payload=read_payload,
+            log=log,
         )
         indexes.position = redo_from
         indexes.log_start = log_start
         indexes.queues.load(redo_from, log_start)
         indexes.table.load()
-        indexes.keys.load(redo_from, read_message)
-        indexes.settled_ids.load(redo_from, read_verdict)
+        indexes.keys.load(redo_from, log.read_message)
+        indexes.settled_ids.load(redo_from, log.verdict)
         indexes._read_topics()
         indexes._mark_directories_unsynced(every=redo_from == 0)
         return indexes
@@ -212,9 +201,9 @@ class Indexes:
     def _mark_directories_unsynced(self, *, every: bool) -> None:
         """Mark names for the first ``sync``: a killed process may have created names without syncing them.
 
-        An existing name may not be on the disk; a checkpoint that relied on it would lose whole queues. A file with an entry before the position
-        of a checkpoint was synced by that or an earlier one, with its names; so a start need not sync the directories of idle queues. ``every``:
-        names were removed since the checkpoint, or there is none.
+        An existing name may not be on the disk; a checkpoint that relied on it would lose whole queues. A file with an entry before the
+        position of a checkpoint was synced by that or an earlier one, with its names; so a start need not sync the directories of idle
+        queues. ``every``: names were removed since the checkpoint, or there is none.
         """
         queues = self._directory / "queues"
         if every:
@@ -229,26 +218,25 @@ class Indexes:
 
     # --- following the log
 
-    def redo(self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]) -> None:
+    def redo(self, batch: Batch) -> None:
         """``stage`` for recovery; it also writes after enough records. ``cut`` ends it."""
-        self.stage(batch_offset, batch_end, broker_time_ms, records)
-        self._staged_records += len(records)
+        self.stage(batch)
+        self._staged_records += len(batch.records)
         if self._staged_records >= _REDO_RECORDS:
             self.flush()
 
-    def stage(self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]) -> None:
+    def stage(self, batch: Batch) -> None:
         """Take a durable batch into memory; readers see it after ``flush``.
 
         Raises:
             InvariantViolated: out of order, or a queue offset that is not the end of its queue.
         """
-        for _ in self.staging(batch_offset, batch_end, broker_time_ms, records):
+        for _ in self.staging(batch):
             pass
 
-    def staging(
-        self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]
-    ) -> Iterator[None]:
+    def staging(self, batch: Batch) -> Iterator[None]:
         """``stage``, interrupted where a verdict shows many messages; their entries are written as it goes on."""
+        batch_offset, batch_end, broker_time_ms, records = batch
         if batch_offset < self.position:
             raise InvariantViolated(
                 f"indexes stand at {self.position} and were given the batch at {batch_offset} again"
@@ -336,26 +324,16 @@ class Indexes:
         self._add_keys_at(record.offset)
 
     def _half_batch(self, record: HalfBatch, now_ms: int) -> None:
-        self.table.put_undecided(
-            UndecidedHalf(
-                record.half_index, self.table.first_half_of(record), record.offset, record.offset, record.size,
-                record.topic_id, record.queue_id, record.index, record.count, record.group, record.tx_id, now_ms, 0, 0,
-            )
-        )  # fmt: skip
-        if record.has_keys:
-            topic, messages = keys_in(record.payload, record.messages)
+        self.table.batch_prepared(record, now_ms)
+        if record.batch.has_keys:
+            topic, messages = keys_in(record.payload, record.batch.messages)
             self.keys.add_many(topic, record.offset, messages)
 
     def _copied_half_batch(self, record: CopiedHalfBatch, now_ms: int) -> None:
-        self.table.put_undecided(
-            UndecidedHalf(
-                record.half_index, self.table.first_half_of(record), record.first_offset, record.offset, record.size,
-                record.topic_id, record.queue_id, record.index, record.count, record.group, record.tx_id,
-                record.prepared_at_ms, record.next_check_at_ms, record.checks,
-            )
-        )  # fmt: skip
-        if record.has_keys:
-            topic, messages = keys_in(self._read_payload(record.offset), record.messages)
+        self.table.copied(record)
+        batch = record.half.batch
+        if batch is not None and batch.has_keys:
+            topic, messages = keys_in(self._log.half_batch_payload(record.offset), batch.messages)
             self.keys.add_many(topic, record.offset, messages)
 
     def _decided(self, record: Decided, now_ms: int) -> Iterator[None]:
@@ -395,7 +373,7 @@ class Indexes:
         reads the verdict without its half batch. The trim comes later in this log, and removes the places in the queue: nobody reads them.
         """
         try:
-            return self._read_entries(ref.offset)
+            return self._log.half_batch_entries(ref.offset)
         except BeforeLogStart:
             if not self._redoing:
                 raise
@@ -410,7 +388,7 @@ class Indexes:
         self.keys.add(record.message.topic, keys_of(record.message), record.offset)
 
     def _add_keys_at(self, offset: int) -> None:
-        _, message = self._read_message(offset)
+        message = self._log.read_message(offset)
         self.keys.add(message.topic, keys_of(message), offset)
 
     def _released(self, record: Released, now_ms: int) -> None:
@@ -447,6 +425,7 @@ class Indexes:
         pass
 
     _INDEX_BY_TYPE: Final[dict[type, Callable[..., None]]] = for_each_kind(
+        "_INDEX_BY_TYPE in store/indexes.py",
         {
             HalfRecord: _half,
             Committed: _committed,
@@ -461,20 +440,11 @@ class Indexes:
             TopicSet: _topic_set,
             TopicDeleted: _topic_deleted,
             Trim: _trim,
-            GroupSet: _nothing,
-            OffsetsCommitted: _nothing,
-            EpochStarted: _nothing,
-            Base: _nothing,
-            ProducerSet: _nothing,
-            GroupDeleted: _nothing,
-            QueryForgotten: _nothing,
-            CoordinatorEpoch: _nothing,
-            Compared: _nothing,
-            OperatorActed: _nothing,
             HalfBatch: _half_batch,
             CopiedHalfBatch: _copied_half_batch,
             Decided: _nothing,  # see ``staging``
-        }
+            **dict.fromkeys(_NOT_INDEXED, _nothing),
+        },
     )
 
     # --- recovery, checkpoints, trims
@@ -603,7 +573,7 @@ class Indexes:
         if offset < self.log_start:
             return None
         try:
-            return self._read_message(offset)[1]
+            return self._log.read_message(offset)
         except BeforeLogStart:
             return None
 
@@ -634,7 +604,7 @@ class Indexes:
         try:
             _, topics = read_topics(self._disk, self._directory / "topics.json")
         except (StoreDamaged, WrongVersion) as error:
-            log.warning("topics.json is written anew: %s", error)
+            _logger.warning("topics.json is written anew: %s", error)
             self._topics_changed = True
         else:
             self._topics = {topic.topic_id: topic for topic in topics}

@@ -15,12 +15,12 @@ from halfmq.model import properties as props
 from halfmq.model.ids import unsigned_hash64
 from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
-from halfmq.store.layout import KEY_ENTRY
+from halfmq.store.layout import KEY_ENTRY, entries_with
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.segment_entries import SegmentEntries
 
-#: (kind, message) of the record at a log offset. LookupError, ValueError or struct.error: there is no message.
-ReadMessage = Callable[[int], tuple[int, StoredMessage]]
+#: The message of the record at a log offset. LookupError, ValueError or struct.error: there is none.
+ReadMessage = Callable[[int], StoredMessage]
 
 _ENTRY_BYTES: Final = KEY_ENTRY.size
 _pack_entry: Final = KEY_ENTRY.pack
@@ -78,19 +78,14 @@ class KeyIndex:
         wanted = unsigned_hash64(f"{topic}#{key}".encode()).to_bytes(8, "big")
         for start in sorted(self._entries.ends, reverse=True):
             for data in self._entries.parts(start):
-                found = []
-                at = data.rfind(wanted)
-                while at >= 0:
-                    if at % _ENTRY_BYTES == 0:
-                        found.append(int.from_bytes(data[at + 8 : at + 16], "big"))
-                    at = data.rfind(wanted, 0, at + 7)
-                yield found
+                places = [number * _ENTRY_BYTES + 8 for number in entries_with(wanted, data, _ENTRY_BYTES)]
+                yield [int.from_bytes(data[at : at + 8], "big") for at in places]
 
     def load(self, position: int, read_message: ReadMessage) -> None:
         """Find the end of the entries before ``position`` in each file; the redo writes those from there on again."""
 
         def gives(wanted: bytes, offset: int) -> bool:
-            message = read_message(offset)[1]
+            message = read_message(offset)
             return int.from_bytes(wanted, "big") in key_hashes(message.topic, keys_of(message))
 
         self._entries.load(position, gives)

@@ -1,14 +1,9 @@
 """Reads the log from a batch on and classifies its end.
 
-    Batch            a complete batch: header, checksum and bodies are valid, and it continues the log
-    EndOfLog         only zeros from here on, and nothing states that more was durable
-    TornTail         damage from here on, and nothing at or after it was ever acknowledged: recovery may cut it
-    CorruptInterior  damage, or an end, before a position that was durable: refuse
-
-The last two are distinguished as follows. Every batch states the highest position known to be durable when it was written. After damage,
-the rest of the log, including later segments, is searched for complete batches (magic on an 8-byte boundary, its own offset, checksum,
-bodies). If one of them, one before the damage, or a checkpoint states a position after the damage, then this place was once safely
-on the disk, and the damage is not from a crash. Otherwise everything from the damage on is a torn tail, **including complete
+A torn tail and damage of the interior are distinguished as follows. Every batch states the highest position known to be durable when it was
+written. After damage, the rest of the log, including later segments, is searched for complete batches (magic on an 8-byte boundary, its own
+offset, checksum, bodies). If one of them, one before the damage, or a checkpoint states a position after the damage, then this place was
+once safely on the disk, and the damage is not from a crash. Otherwise everything from the damage on is a torn tail, **including complete
 batches**: a disk may keep a later write and lose an earlier one, and nothing there was acknowledged.
 
 Known weakness: a body that contains a batch header with its own log offset and a valid checksum would count as a batch in that search.

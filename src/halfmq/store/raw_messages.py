@@ -9,8 +9,7 @@ A run is messages whose records follow one another: those of a half batch, or of
 between them. If a run is all messages of a half batch, the checksum that was stored with it covers the run, and the queue entries: then
 whoever reads it needs no other (decision 0051).
 
-Measured for messages of 340 bytes (1.3 KiB) in one of eight queues that were written in turn: 0.9 (1.6) us a message, of which the system
-call takes 0.3 (1.0). Slices of larger reads take 0.9 (2.5) us, a read for each message 3.7. In runs: 0.25 (0.4) us. Decision 0043.
+Measured in decision 0043.
 """
 
 import struct
@@ -20,14 +19,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from operator import add, sub
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from halfmq import limits
 from halfmq.errors import StoreDamaged
 from halfmq.model.half_batch import ENTRY_BYTES, ITEM_HEAD_BYTES, WHOLE
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT, MESSAGE_AT, Kind
 from halfmq.runtime.disk import BUFFERS_MAX
+from halfmq.store.commit_log import RECORD_BYTES_MAX, CommitLog
 from halfmq.store.consume_queue import EncodedEntries
+from halfmq.store.half_names import HALF_BATCHES
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND, HalfBatchHead, half_batch_head
 
@@ -38,8 +39,6 @@ _FAR_BYTES: Final = 32_768
 #: What one block may read of the log, needed or not, and what a read costs besides; bounds the time to some ms.
 _READ_BYTES_MAX: Final = 32 << 20
 _READ_COST_BYTES: Final = 32_768
-#: A longer record is damage; without a bound a damaged entry would cost a read of a whole segment.
-_MESSAGE_BYTES_MAX: Final = limits.FRAME_BYTES_MAX + (1 << 20)
 #: Of each message in a block, at most: its entry, and the number of a run or what is between two messages of a run.
 _BESIDE_BYTES: Final = QUEUE_ENTRY_BYTES + MESSAGE_AT
 #: Messages that are tested at once for fitting, and for being in one run; and the bytes of heads before each of these, and after them.
@@ -52,7 +51,6 @@ _USUAL: Final = bytes({int(Kind.MESSAGE), int(Kind.HALF), BATCHED})
 _HEAD_WORDS: Final = MESSAGE_AT // 4
 #: Half batches with fewer messages are no different from other messages: to look for their checksum would cost more than it saves.
 _HALF_BATCH_MESSAGES: Final = 16
-_HALF_BATCH_KINDS: Final = (Kind.HALF_BATCH, Kind.COPIED_HALF_BATCH)
 #: Kind and size in the head of a record, and of a message in a half batch.
 _head: Final = struct.Struct(">B3xI").unpack_from
 
@@ -73,20 +71,6 @@ def load_numpy() -> None:
     except ImportError:
         return
     _np = numpy
-
-
-class Log(Protocol):
-    """Reads of the log; both raise LookupError or StoreDamaged as ``CommitLog.stored_view``."""
-
-    segment_bytes: int
-
-    def read_into(self, offset: int, buffers: Sequence[memoryview]) -> int:
-        """Fill ``buffers`` with the bytes from log offset ``offset`` on. Fewer bytes than fit only at the end of its segment."""
-        ...
-
-    def stored_view(self, offset: int) -> memoryview:
-        """The stored message in the record at a log offset."""
-        ...
 
 
 class RawBlock(NamedTuple):
@@ -113,7 +97,7 @@ class RawBlock(NamedTuple):
 
 def read_block(
     read_entries: Callable[[int, int], EncodedEntries],
-    log: Log,
+    log: CommitLog,
     queue_offset: int,
     entries_max: int,
     bytes_max: int,
@@ -130,7 +114,7 @@ def read_block(
             entries = read_entries(queue_offset, min(entries_max, wanted))
     if not len(entries):
         return RawBlock(0, 0, bytearray(), "its queue entry is missing")
-    runs = runs_of(entries.offsets, entries.message_bytes, bytes_max)
+    runs = runs_of(entries, bytes_max)
     number = runs.first[-1]
     if not number:
         why = f"the queue entry for log offset {entries.offsets[0]} states {entries.message_bytes[0]} bytes"
@@ -148,7 +132,7 @@ def read_block(
                 counts[run] |= WHOLE
             elif run and run == len(counts) - 1 and not is_all and _would_fit(head, bytes_max):
                 # The next block begins with it, and has it whole.
-                runs = Runs([*runs.first[:-1]], runs.offsets[:-1], runs.bytes[:-1])
+                runs = Runs(entries, [*runs.first[:-1]], runs.offsets[:-1], runs.bytes[:-1])
                 number = runs.first[-1]
                 counts.pop()
     table = _big_endian([*counts, *checksums, 0] if checksums else counts)
@@ -157,7 +141,7 @@ def read_block(
     data = bytearray(messages_at + sum(runs.bytes))
     data[free_bytes:counts_at] = memoryview(entries.data)[: number * QUEUE_ENTRY_BYTES]
     data[counts_at:messages_at] = table
-    copied = copy_messages(log, entries.offsets, entries.message_bytes, runs, memoryview(data)[messages_at:])
+    copied = copy_messages(log, runs, memoryview(data)[messages_at:])
     if copied.number == number and copied.has_heads:
         ends = list(accumulate(runs.bytes, initial=messages_at))
         places = [(ends[run], ends[run + 1]) for run in whole]
@@ -172,26 +156,28 @@ def read_block(
 
 
 class Runs(NamedTuple):
-    """Runs of messages whose records follow one another in the log. Of each run: number and log offset of its first message, and
+    """Runs of ``messages`` whose records follow one another in the log. Of each run: number and log offset of its first message, and
     bytes from the start of that message to the end of the last one. ``first`` ends with the number of all messages.
     """
 
+    messages: EncodedEntries
     first: Sequence[int]
     offsets: Sequence[int]
     bytes: Sequence[int]
 
 
-def runs_of(offsets: Sequence[int], message_bytes: Sequence[int], bytes_max: int) -> Runs:
-    """The runs of the messages at ``offsets`` (log offsets of their records, if these are usual ones), up to ``bytes_max`` with their
+def runs_of(messages: EncodedEntries, bytes_max: int) -> Runs:
+    """The runs of ``messages``, as far as their records are usual ones, up to ``bytes_max`` with their
     entries, or to one whose size is impossible. The first message always fits.
 
     Each offset is compared: halves are committed in another order than they lie in the log, so neither the sum of some sizes nor the place
     of the last message says where those between are. Most of what Spark writes is one run, and ``_CHUNK`` messages are compared at once.
     """
+    offsets, message_bytes = messages.offsets, messages.message_bytes
     number = _fitting(message_bytes, bytes_max)
     if _np is not None and number > _CHUNK:
         first: list[int] = _first_of_runs(_np, offsets, message_bytes, number)
-        return _as_runs(first, offsets, message_bytes)
+        return _as_runs(messages, first)
     first = []
     position = offsets[0] - 1
     for chunk in range(0, number, _CHUNK):
@@ -207,7 +193,7 @@ def runs_of(offsets: Sequence[int], message_bytes: Sequence[int], bytes_max: int
                 first.append(message)
             position = offset + MESSAGE_AT + size
     first.append(number)
-    return _as_runs(first, offsets, message_bytes)
+    return _as_runs(messages, first)
 
 
 def _first_of_runs(np: Any, offsets: Sequence[int], message_bytes: Sequence[int], number: int) -> list[int]:
@@ -217,17 +203,17 @@ def _first_of_runs(np: Any, offsets: Sequence[int], message_bytes: Sequence[int]
     return [0, *(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), number]
 
 
-def _as_runs(first: list[int], offsets: Sequence[int], message_bytes: Sequence[int]) -> Runs:
-    number = first[-1]
+def _as_runs(messages: EncodedEntries, first: list[int]) -> Runs:
+    offsets, message_bytes, number = messages.offsets, messages.message_bytes, first[-1]
     if len(first) > number:
-        return Runs(first, offsets[:number], message_bytes[:number])
+        return Runs(messages, first, offsets[:number], message_bytes[:number])
     starts = [offsets[message] for message in first[:-1]]
     ends = [offsets[message - 1] + message_bytes[message - 1] for message in first[1:]]
-    return Runs(first, starts, list(map(sub, ends, starts)))
+    return Runs(messages, first, starts, list(map(sub, ends, starts)))
 
 
 def _fitting(message_bytes: Sequence[int], bytes_max: int) -> int:
-    """How many messages fit in ``bytes_max`` with what is beside them, up to the first whose size is impossible. The first one always fits."""
+    """How many messages fit in ``bytes_max`` with what is beside them, up to the first of an impossible size. The first one always fits."""
     number = 0
     while number < len(message_bytes):
         chunk = message_bytes[number : number + _CHUNK]
@@ -238,7 +224,7 @@ def _fitting(message_bytes: Sequence[int], bytes_max: int) -> int:
         number += len(chunk)
     for size in message_bytes[number : number + _CHUNK]:
         bytes_max -= size + _BESIDE_BYTES
-        if not 0 < size <= _MESSAGE_BYTES_MAX or (bytes_max < 0 and number):
+        if not 0 < size <= RECORD_BYTES_MAX or (bytes_max < 0 and number):
             break
         number += 1
     return number
@@ -255,7 +241,7 @@ def _big_endian(numbers: Sequence[int]) -> bytes:
     return words.tobytes()
 
 
-def _half_batches(log: Log, runs: Runs) -> Iterator[tuple[int, HalfBatchHead]]:
+def _half_batches(log: CommitLog, runs: Runs) -> Iterator[tuple[int, HalfBatchHead]]:
     """(run, head of its record) of each run that begins with the first message of a half batch without delays, and has no message more
     than that. What the heads state is not verified: whoever uses a checksum finds out.
     """
@@ -270,7 +256,7 @@ def _half_batches(log: Log, runs: Runs) -> Iterator[tuple[int, HalfBatchHead]]:
                 continue
         except (LookupError, StoreDamaged):
             continue
-        if data[0] not in _HALF_BATCH_KINDS:
+        if data[0] not in HALF_BATCHES:
             continue
         head = half_batch_head(data, 0)
         items = head.payload_bytes - head.messages * ENTRY_BYTES - ITEM_HEAD_BYTES
@@ -297,10 +283,8 @@ class Copied(NamedTuple):
     has_heads: bool = True
 
 
-def copy_messages(
-    log: Log, offsets: Sequence[int], message_bytes: Sequence[int], runs: Runs, target: memoryview
-) -> Copied:
-    """Copy the stored messages of the records at ``offsets`` (log offsets), one after the other, to ``target``, with ``MESSAGE_AT`` bytes
+def copy_messages(log: CommitLog, runs: Runs, target: memoryview) -> Copied:
+    """Copy the stored messages, one after the other, to ``target``, with ``MESSAGE_AT`` bytes
     between two messages of a run.
 
     It ends before a message that cannot be read, and when it has read ``_READ_BYTES_MAX``, but not before the first message.
@@ -309,13 +293,13 @@ def copy_messages(
     has_heads = True
     while run < len(runs.offsets) and cost < _READ_BYTES_MAX:
         try:
-            run, copied, read = _together(log, offsets, message_bytes, runs, run, target[at:])
+            run, copied, read = _together(log, runs, run, target[at:])
         except _NotUsual as error:
             for number in range(runs.first[run], runs.first[error.after]):
                 if cost >= _READ_BYTES_MAX:
                     return Copied(number, at, has_heads=has_heads)
                 try:
-                    message = _one(log, offsets[number], message_bytes[number])
+                    message = _one(log, runs, number)
                 except (LookupError, ValueError, StoreDamaged) as why:
                     return Copied(number, at, str(why), isinstance(why, LookupError))
                 if number == runs.first[run + 1]:
@@ -344,13 +328,11 @@ class _NotUsual(Exception):
 
 _heads: Final = bytearray(MESSAGE_AT * _TOGETHER_MAX)
 _head_views: Final = [memoryview(_heads)[at : at + MESSAGE_AT] for at in range(0, len(_heads), MESSAGE_AT)]
-#: What nobody looks at. One for all reads: they run on the loop's thread.
+#: Scratch buffer for the bytes between messages; its content is discarded. One for all reads: they run on the loop's thread.
 _between: Final = memoryview(bytearray(_FAR_BYTES))
 
 
-def _together(
-    log: Log, offsets: Sequence[int], message_bytes: Sequence[int], runs: Runs, run: int, target: memoryview
-) -> tuple[int, int, int]:
+def _together(log: CommitLog, runs: Runs, run: int, target: memoryview) -> tuple[int, int, int]:
     """Copy run ``run`` and those after it that are near each other, with one read. (the run after them, bytes copied, bytes read).
 
     Raises:
@@ -383,7 +365,8 @@ def _together(
     if sys.byteorder == "little":
         words.byteswap()
     first = runs.first[run : after + 1]
-    wanted = array("I", [message_bytes[message] + MESSAGE_AT for message in first[:-1]])
+    sizes = runs.messages.message_bytes
+    wanted = array("I", [sizes[message] + MESSAGE_AT for message in first[:-1]])
     if read != position - start:
         raise _NotUsual(after)
     if heads[::MESSAGE_AT].translate(None, _USUAL) or words[1::_HEAD_WORDS] != wanted:
@@ -393,23 +376,16 @@ def _together(
             for one, (kind, size), usual in zip(range(run, after), stated, wanted, strict=True)
             if kind not in _USUAL or size != usual
         ]
-        _copy_one_by_one(log, offsets, message_bytes, runs, run, unusual, target)
+        _copy_one_by_one(log, runs, run, unusual, target)
         read += len(unusual) * _READ_COST_BYTES
-    if first[-1] - first[0] > number and not _ends_are_right(offsets, message_bytes, runs, range(run, after), target):
+    if first[-1] - first[0] > number and not _ends_are_right(runs, range(run, after), target):
         raise _NotUsual(after)
     return after, at, read
 
 
-def _copy_one_by_one(
-    log: Log,
-    offsets: Sequence[int],
-    message_bytes: Sequence[int],
-    runs: Runs,
-    run: int,
-    unusual: Sequence[int],
-    target: memoryview,
-) -> None:
-    """Replace the messages of runs ``unusual``, whose message is elsewhere in its record (a delayed one, a copy). ``target`` begins with ``run``.
+def _copy_one_by_one(log: CommitLog, runs: Runs, run: int, unusual: Sequence[int], target: memoryview) -> None:
+    """Replace the messages of runs ``unusual``, whose message is elsewhere in its record (a delayed one, a copy). ``target`` begins with
+    ``run``.
 
     Raises:
         _NotUsual: one cannot be read, or has others after it.
@@ -420,17 +396,16 @@ def _copy_one_by_one(
         try:
             if runs.first[one + 1] != number + 1:
                 raise ValueError("records with messages elsewhere do not follow one another")
-            message = _one(log, offsets[number], message_bytes[number])
+            message = _one(log, runs, number)
         except (LookupError, ValueError, StoreDamaged):
             raise _NotUsual(unusual[-1] + 1) from None
         at = places[one - run]
         target[at : at + len(message)] = message
 
 
-def _ends_are_right(
-    offsets: Sequence[int], message_bytes: Sequence[int], runs: Runs, several: range, target: memoryview
-) -> bool:
+def _ends_are_right(runs: Runs, several: range, target: memoryview) -> bool:
     """Whether the last record of each run is what its entry states. Those between follow one another from the first to the last."""
+    offsets, message_bytes = runs.messages.offsets, runs.messages.message_bytes
     at = 0
     for run in several:
         last = runs.first[run + 1] - 1
@@ -442,12 +417,13 @@ def _ends_are_right(
     return True
 
 
-def _one(log: Log, offset: int, size: int) -> memoryview:
-    """The message of one entry.
+def _one(log: CommitLog, runs: Runs, number: int) -> memoryview:
+    """One message.
 
     Raises:
         ValueError: there is none of its size.
     """
+    offset, size = runs.messages.offsets[number], runs.messages.message_bytes[number]
     message = log.stored_view(offset)
     if len(message) != size:
         raise ValueError(f"the message at log offset {offset} has {len(message)} bytes; its queue entry states {size}")

@@ -9,10 +9,8 @@ anything changes, and the following redo can trust what it reads.
                precede old ones that a later start could take for its continuation
     rewrite    what lies after the last position known to be durable is written once more, unchanged; the next sync covers it
 
-After a failed fsync the kernel may treat pages as clean that never reached the disk; a plain sync would skip them. Therefore bytes are
-rewritten even if they already read correctly. A cut also creates a file, ``cut``, which remains until its zeros are durable: a start
-that finds it writes zeros even where it reads zeros. That file is never synced. After a power loss it is not needed, since
-everything that is read then is on the disk.
+Bytes are rewritten even if they already read correctly; and zeros are, if the file ``cut`` says that an earlier cut did not end: why is in
+docs/decisions/0008-write-again-after-a-crash.md.
 
 A crash in ``repair`` leaves the same torn tail, or less of it, and the next start repeats it.
 """
@@ -214,8 +212,8 @@ def repair(disk: Disk, files: SegmentFiles, recovery: Recovery) -> None:
             if not (scan.is_whole(number) and scan.is_blank(number) and _claimed(files, number)):
                 files.remove(number)
         elif number == here:
-            # Zeroed and not removed, even if nothing of it remains: a blank segment after it may survive a crash, and must not look like the
-            # oldest one of a trimmed log.
+            # Zeroed and not removed, even if nothing of it remains: a blank segment after it may survive a crash, and must not look like
+            # the oldest one of a trimmed log.
             _zero_from(disk, files, number, recovery.end % files.segment_bytes)
     if files.numbers():
         disk.sync_directory(files.directory)

@@ -1,12 +1,6 @@
 """The lettered cases of what a start may find on the disk, as a table. Exactly one matches and says what to do.
 
-Four things are examined without changing anything:
-
-    log         do the segment files exist without a gap from the oldest to the start of the redo?
-    checkpoint  the newest one with a readable snapshot, or why there is none
-    front       if redo must start at the oldest segment: does that begin with a base record?
-    tail        how the scan from there ended (``log_scan``)
-
+The four things of ``Evidence`` are examined without changing anything.
 The letters appear in log lines, in `docs/recovery.md` and in the tests, which cover all combinations.
 """
 

@@ -235,7 +235,8 @@ class SegmentFiles:
     def missing(self, numbers: Sequence[int]) -> list[tuple[int, str]]:
         """(number, problem with advice) of the segments that are missing on the disk, truncated, or replaced. Any thread.
 
-        ``numbers``: a recent result of ``numbers()``, from the writer's thread. The caller checks there whether a reported segment still belongs
+        ``numbers``: a recent result of ``numbers()``, from the writer's thread. The caller checks there whether a reported segment still
+        belongs
         to the log: a trim may have removed it.
         """
         found = []

@@ -64,12 +64,8 @@ class SegmentEntries:
             self.ends[start] = end + len(staged) * _BYTES
             del self._staged[start]
 
-    def read(self, start: int) -> bytes:
-        """The written entries of the segment at ``start``."""
-        return self._file(start).read(0, self.ends[start])
-
     def parts(self, start: int) -> Iterator[bytes]:
-        """As ``read``, part by part, the last one first; none once the file is removed."""
+        """The written entries of the segment at ``start``, part by part, the last one first; none once the file is removed."""
         at = self.ends.get(start, 0)
         while at and start in self.ends:
             at, end = max(0, at - _PART_BYTES), at

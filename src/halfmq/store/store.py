@@ -18,21 +18,31 @@ Only this file knows the order in which the parts must reach the disk; each step
 
 import errno
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned, UsageError, WrongVersion
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
-from halfmq.model.records import BATCH_HEADER_BYTES, Committed, HalfRecord, MessageRecord, Record, RolledBack
+from halfmq.model.records import BATCH_HEADER_BYTES, Batch, Committed, HalfRecord, MessageRecord, RolledBack
 from halfmq.model.steps import Steps
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
 from halfmq.store.batch_codec import Header, decode_batch, read_header
-from halfmq.store.checkpoint import Present, Slot, read_checkpoint, write_checkpoint
+from halfmq.store.checkpoint import (
+    Present,
+    Slot,
+    WholeSnapshot,
+    read_checkpoint,
+    read_snapshot,
+    remove_snapshots,
+    write_checkpoint,
+    write_snapshot,
+)
 from halfmq.store.commit_log import CommitLog
 from halfmq.store.consume_queue import QueueEntry
 from halfmq.store.group_flush import GroupFlush, Job, Syncer
@@ -45,7 +55,6 @@ from halfmq.store.raw_messages import RawBlock, read_block
 from halfmq.store.recovery import CheckpointFound, Recovery, examine_log, repair
 from halfmq.store.recovery_cases import Act
 from halfmq.store.segment import NO_SPACE, SegmentFiles
-from halfmq.store.snapshot import WholeSnapshot, read_snapshot, remove_snapshots, write_snapshot
 from halfmq.store.table_block import TableBlock, Wanted
 from halfmq.store.table_block import read_block as read_table_block
 from halfmq.store.topics_file import TopicInfo
@@ -67,28 +76,10 @@ class Durability(Enum):
     MEMORY = "memory"
     FSYNC = "fsync"
 
-
-class FollowedBatch(Protocol):
-    """A durable batch, for ``publish``."""
-
     @property
-    def end(self) -> int: ...
-
-    @property
-    def broker_time_ms(self) -> int: ...
-
-    @property
-    def records(self) -> Sequence[Record]: ...
-
-
-class ScannedBatch(NamedTuple):
-    """One batch of a redo."""
-
-    offset: int
-    end: int
-    broker_time_ms: int
-    epoch: int
-    records: list[Record]
+    def syncs(self) -> bool:
+        """Whether a batch is durable only when it is synced."""
+        return self is not Durability.MEMORY
 
 
 class Detached(NamedTuple):
@@ -186,7 +177,7 @@ def _identity(disk: Disk, directory: Path, entropy: Entropy, segment_bytes: int)
 
 
 def _protect(disk: Disk, directory: Path) -> None:
-    """Give a store of an earlier version, or of another group, the permissions of new files. Other files in ``directory`` are not the store's."""
+    """Give a store of an earlier version, or of another group, the permissions of new files. Others in ``directory`` are left."""
     results = [disk.protect(directory / name) for name in (STORE_JSON, LOCK_NAME)]
     results += [disk.protect(directory / SHARD, below=True), disk.protect(directory)]
     changed = sum(result.changed for result in results)
@@ -202,22 +193,6 @@ def _thread_flush(job: Job) -> Syncer:
     flush = GroupFlush(job)
     flush.start()
     return flush
-
-
-def _ignore_position(position: int) -> None:
-    """No listener."""
-
-
-def _ignore_sync() -> None:
-    """No listener."""
-
-
-def _ignore_failure(error: StorePoisoned) -> None:
-    """No listener; the next append raises the error."""
-
-
-def _ignore_space() -> None:
-    """No listener; ``free_space_low`` tells."""
 
 
 class Store:
@@ -244,19 +219,21 @@ class Store:
         self.store_id = identity.store_id
         self.segment_bytes = identity.segment_bytes
         self.durability = durability
+        self._syncs = durability.syncs
         #: What the start found; ``says`` is for people.
         self.recovery = recovery
         #: Of this start; in every batch. Higher than any epoch that was ever on this disk.
         self.epoch = epoch
         #: Called on the sync thread with the new durable position. Not called with ``MEMORY``.
-        self.on_durable: Callable[[int], None] = _ignore_position
+        self.on_durable: Callable[[int], None] = lambda position: None
         #: Called on the sync thread before and after each sync that replies wait for; ``on_sync_ended`` only if it succeeded.
-        self.on_sync_began: Callable[[], None] = _ignore_sync
-        self.on_sync_ended: Callable[[], None] = _ignore_sync
-        #: Called once, on the thread that saw a write or sync fail: stop the process and release no reply.
-        self.on_failed: Callable[[StorePoisoned], None] = _ignore_failure
+        self.on_sync_began: Callable[[], None] = lambda: None
+        self.on_sync_ended: Callable[[], None] = lambda: None
+        #: Called once, on the thread that saw a write or sync fail: stop the process and release no reply. The next append raises the error
+        #: as well.
+        self.on_failed: Callable[[StorePoisoned], None] = lambda error: None
         #: Called on the thread that found no space for the next segment: refuse new messages until ``check_space`` finds some.
-        self.on_space_low: Callable[[], None] = _ignore_space
+        self.on_space_low: Callable[[], None] = lambda: None
         self.log = CommitLog(
             disk,
             files,
@@ -301,13 +278,14 @@ class Store:
             segment_bytes=self.segment_bytes,
             redo_from=recovery.redo_from,
             log_start=recovery.log_start,
-            read_message=self.log.read_message,
-            read_entries=self.log.half_batch_entries,
-            read_payload=self.log.half_batch_payload,
-            read_verdict=self.log.verdict,
+            log=self.log,
         )
         self.queues = self.indexes.queues
         self.table = self.indexes.table
+        #: Write one batch; call ``reserve_roll`` before records are decided that begin a segment.
+        self.append = self.log.append
+        self.reserve_roll = self.log.reserve_roll
+        self.why_not_copied = self.log.why_not_copied
         # Reads for the broker's services, through ports of their own; reads of queues and keys are below.
         self.stored_view = self.log.stored_view
         self.kind_at = self.log.kind_at
@@ -319,6 +297,9 @@ class Store:
         self.transaction_row = self.table.row
         self.find_settled = self.table.find_settled
         self.search_settled = self.table.search_settled
+        self.topic_names = self.indexes.topic_names
+        self.why_not_shown = self.log.why_not_shown
+        self.examine_shown = self.log.examine_shown
 
     @classmethod
     def open(
@@ -410,7 +391,7 @@ class Store:
             )
         return difference
 
-    def redo(self) -> Iterator[ScannedBatch]:
+    def redo(self) -> Iterator[Batch]:
         """Every batch from ``redo_from`` to the log's end, in order. Iterate to the end, then call ``finish_recovery``.
 
         Indexes are updated on the way; without a snapshot they are rebuilt.
@@ -423,8 +404,8 @@ class Store:
         recovery = self.recovery
         page = self._page = WatermarkPage.open(self._disk, self._shard / "published", self.store_id, self.epoch)
         if recovery.case.act is not Act.REDO_FROM_SNAPSHOT:
-            # Before the files are removed, so that readers do not take a part for the whole. Before the checkpoint is removed, and durable: it may
-            # be the only evidence of how far the log was durable.
+            # Before the files are removed, so that readers do not take a part for the whole. Before the checkpoint is removed, and durable:
+            # it may be the only evidence of how far the log was durable.
             page.rebuilding(recovery.end, recovery.log_start, recovery.durable_position)
             self._disk.sync_directory(self._shard)
             self._withdraw_checkpoint()
@@ -437,8 +418,9 @@ class Store:
             except (StoreDamaged, WrongVersion) as error:
                 where = self.segments.path(header.offset // self.segment_bytes)
                 raise type(error)(f"{where}, batch at log offset {header.offset}: {error}") from error
-            self.indexes.redo(header.offset, header.end, header.broker_time_ms, records)
-            yield ScannedBatch(header.offset, header.end, header.broker_time_ms, header.epoch, records)
+            batch = Batch(header.offset, header.end, header.broker_time_ms, records)
+            self.indexes.redo(batch)
+            yield batch
 
     def _withdraw_checkpoint(self) -> None:
         """A slot states that indexes are complete up to it: it must be gone before they are, also after a power loss."""
@@ -467,7 +449,7 @@ class Store:
             OSError, StorePoisoned: the disk failed; nothing was lost, start again when it works.
         """
         assert self._page is not None, "finish_recovery before redo"
-        fsync = self.durability is Durability.FSYNC
+        fsync = self.durability.syncs
         if self._identity.format != STORE_FORMAT:  # before anything that an earlier version does not know
             write_identity(self._disk, self.directory, self._identity)
             log.info("the store in %s has format %d now: earlier versions cannot open it", self.directory, STORE_FORMAT)
@@ -490,7 +472,7 @@ class Store:
 
     def _make_first_segment(self) -> None:
         try:
-            self.log.ensure_space_for_roll()
+            self.log.reserve_roll()
         except StoreFull as error:
             raise StoreFull(
                 f"no space for a log segment of {self.segment_bytes} bytes: {self.segments.path(0)}",
@@ -502,37 +484,7 @@ class Store:
     @property
     def durable_position(self) -> int:
         """Everything before it survives a crash, as far as ``durability`` promises."""
-        return self.log.synced_position if self.durability is Durability.FSYNC else self.log.end
-
-    def append(self, records: Sequence[Record], broker_time_ms: int) -> int:
-        """Write one batch. Returns the log's end. See ``CommitLog.append``.
-
-        Raises:
-            StoreFull: only if the batch begins a segment; nothing was changed. ``reserve_roll`` tells in advance.
-            StorePoisoned: a write or sync failed.
-        """
-        return self.log.append(records, broker_time_ms)
-
-    def why_not_shown(self, offset: int, messages: int) -> str | None:
-        """As ``CommitLog.why_not_shown``."""
-        return self.log.why_not_shown(offset, messages)
-
-    def examine_shown(self, offset: int, messages: int) -> None:
-        """As ``CommitLog.examine_shown``."""
-        self.log.examine_shown(offset, messages)
-
-    def why_not_copied(self, source: int, message_bytes: int) -> str | None:
-        """Describes the damage of the stored message at ``source``, with advice; None if a record may copy it."""
-        return self.log.why_not_copied(source, message_bytes)
-
-    def reserve_roll(self) -> None:
-        """Make sure that a batch may begin the next segment. Call it before deciding records that need it.
-
-        Raises:
-            StoreFull: the disk is full; nothing was changed.
-            StorePoisoned: the disk failed.
-        """
-        self.log.ensure_space_for_roll()
+        return self.log.synced_position if self._syncs else self.log.end
 
     def request_sync(self, position: int) -> None:
         """Make everything before ``position`` durable soon; ``on_durable`` reports it."""
@@ -545,11 +497,6 @@ class Store:
         if not self.log.prepare_next():
             self.on_space_low()
 
-    @property
-    def free_space_low(self) -> bool:
-        """Whether to refuse new messages; verdicts, checks and trims use the remaining space."""
-        return self.log.space_low or self._lagging is not None
-
     def check_space(self) -> bool:
         """Check the free space again, and create the next segment if possible. True: space is low. Any thread, at intervals.
 
@@ -560,8 +507,8 @@ class Store:
     def check_locks(self) -> None:
         """Check that the locked directory is still the one under the store's name, and has no other writer. Any thread, at intervals.
 
-        Files are created by name: in a directory that replaced this one they would belong to another store. Where locks have no effect, as on
-        some network file systems, the watermark page reveals another writer.
+        Files are created by name: in a directory that replaced this one they would belong to another store. Where locks have no effect, as
+        on some network file systems, the watermark page reveals another writer.
 
         Raises:
             StorePoisoned: it is not; nothing may be appended or acknowledged any more.
@@ -579,9 +526,9 @@ class Store:
     def check_written_segment(self) -> tuple[int, str] | None:
         """Check that the file of the segment being written exists and is complete; at intervals, on the thread that unlinks.
 
-        On that thread, since the segments to check may be detached meanwhile, and must not be unlinked before. It checks all segments written
-        since the last check, so that a roll hides nothing: a file may have been removed or replaced before it. Truncation is not checked
-        for closed segments; ``SegmentFiles.missing`` reports it.
+        On that thread, since the segments to check may be detached meanwhile, and must not be unlinked before. It checks all segments
+        written since the last check, so that a roll hides nothing: a file may have been removed or replaced before it. Truncation is not
+        checked for closed segments; ``SegmentFiles.missing`` reports it.
 
         Returns (number, problem) if only the segment prepared for the next roll is affected: pass the number to ``forget_segment``.
 
@@ -645,7 +592,7 @@ class Store:
         """Readers see the log before it: queues, keys, the transaction table, and other processes."""
         return self._high_watermark
 
-    def staging(self, batches: Iterable[FollowedBatch]) -> Steps[None]:
+    def staging(self, batches: Iterable[Batch]) -> Steps[None]:
         """Do the part of ``publish`` that takes long for a verdict on many messages. Then call ``publish`` without these batches, with
         ``at_once``; nothing else may be published in between.
 
@@ -655,24 +602,19 @@ class Store:
         self._before_reading()
         self._is_ahead = True
         for batch in batches:
-            records = batch.records
-            yield from self.indexes.staging(
-                records[0].offset - BATCH_HEADER_BYTES, batch.end, batch.broker_time_ms, records
-            )
+            yield from self.indexes.staging(batch)
 
-    def publish(
-        self, position: int, broker_time_ms: int, batches: Iterable[FollowedBatch], *, at_once: bool = True
-    ) -> int:
+    def publish(self, position: int, broker_time_ms: int, batches: Iterable[Batch], *, at_once: bool = True) -> int:
         """Update the indexes with these batches, the next ones in log order, and let readers read up to ``position``.
 
         Call it when ``durable_position`` has reached ``position``: what readers have seen must not be reverted.
 
-        ``at_once`` False: the indexes may be written slightly later, together with the following ones, since a write costs more than its content.
-        ``indexes_wait`` is then True; call ``write_indexes`` soon. Readers in this process see staged entries; other processes see what
-        was written.
+        ``at_once`` False: the indexes may be written slightly later, together with the following ones, since a write costs more than its
+        content. ``indexes_wait`` is then True; call ``write_indexes`` soon. Readers in this process see staged entries; other processes see
+        what was written.
 
-        Returns the high watermark. It is below ``position`` while the disk has no space for indexes: the log's promises do not need them, so
-        they lag, in memory. Refuse new messages then, so that they are bounded, and call ``catch_up`` at intervals; ``publish`` works as
+        Returns the high watermark. It is below ``position`` while the disk has no space for indexes: the log's promises do not need them,
+        so they lag, in memory. Refuse new messages then, so that they are bounded, and call ``catch_up`` at intervals; ``publish`` works as
         before.
 
         Raises:
@@ -683,8 +625,8 @@ class Store:
         assert self._page is not None, "publish before finish_recovery"
         stage = self.indexes.stage
         for batch in batches:
+            stage(batch)
             records = batch.records
-            stage(records[0].offset - BATCH_HEADER_BYTES, batch.end, batch.broker_time_ms, records)
             self._records_waiting += len(records)
             at_once = at_once or not _MAY_WAIT.issuperset(map(type, records))
         if at_once or self._lagging is not None or self._records_waiting >= INDEX_RECORDS_MAX:
@@ -850,8 +792,8 @@ class Store:
     def trim(self, log_start: int) -> list[int]:
         """Unlink everything before ``log_start`` at once. Returns the starts of the removed segments.
 
-        The Trim record must be published, so that a restart does not treat them as missing. A serving broker takes the same steps, the slow ones
-        on another thread: ``secure_trim``, ``detach``, ``unlink``, ``drop_tables``.
+        The Trim record must be published, so that a restart does not treat them as missing. A serving broker takes the same steps, the slow
+        ones on another thread: ``secure_trim``, ``detach``, ``unlink``, ``drop_tables``.
 
         Raises:
             StorePoisoned: the log failed.
@@ -870,7 +812,7 @@ class Store:
         Raises:
             StorePoisoned: the log failed.
         """
-        if self.durability is Durability.MEMORY and self.log.start < log_start:
+        if not self.durability.syncs and self.log.start < log_start:
             self.log.sync(self._high_watermark)
 
     def detach(self, log_start: int) -> Detached:
@@ -936,10 +878,6 @@ class Store:
         """The half index of the first row in the transaction table that may exist."""
         return min(self.table.bases(), default=0)
 
-    def topic_names(self, topic_ids: Iterable[int]) -> dict[int, str]:
-        """The names of those topics that exist at the high watermark."""
-        return self.indexes.topic_names(topic_ids)
-
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
         """(first published queue offset, offset after the last); (0, 0) for a queue without messages."""
         self._before_reading()
@@ -989,7 +927,8 @@ class Store:
             self._syncer = None
         if self._page is not None:
             if self.log.failure is None:
-                self._write_last_indexes()
+                with suppress(StoreFull):  # the next start rebuilds them from the log
+                    self.write_indexes()
             self._waiting = None
             self._page.close()
             self._page = None
@@ -997,12 +936,6 @@ class Store:
             self._close_indexes()
         self.log.close()
         self._locks.close()
-
-    def _write_last_indexes(self) -> None:
-        try:
-            self.write_indexes()
-        except StoreFull:
-            pass  # the next start rebuilds them from the log
 
     def _close_indexes(self) -> None:
         try:

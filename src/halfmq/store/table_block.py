@@ -14,12 +14,12 @@ import sys
 from array import array
 from collections.abc import Iterable
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.errors import StoreDamaged
 from halfmq.model.records import RECORD_HEAD_BYTES
-from halfmq.store.commit_log import BeforeLogStart
+from halfmq.store.commit_log import RECORD_BYTES_MAX, BeforeLogStart, CommitLog
 from halfmq.store.half_names import HALF_KINDS, VERDICT_KINDS, without_body
 from halfmq.store.layout import ROW_EMPTY, ROW_UNDECIDED, TRANSACTION_ROW, TRANSACTION_ROW_BYTES
 from halfmq.store.record_codec import kind_and_size
@@ -30,14 +30,11 @@ ENTRY_BYTES: Final = ENTRY_HEAD.size + TRANSACTION_ROW_BYTES
 
 _AT: Final = TRANSACTION_ROW.at
 _ROW_WORDS: Final = TRANSACTION_ROW_BYTES // 8
-_ROW_INTS: Final = TRANSACTION_ROW_BYTES // 4
 #: What one block may read of the log, and what a read costs besides; bounds the time to some ms.
 _READ_BYTES_MAX: Final = 4 << 20
 #: What is read at once where the records of the next rows are near, as they are in a table that is read in its order; and of others.
 _AHEAD_BYTES: Final = 1 << 16
 _ALONE_BYTES: Final = 1 << 10
-#: A longer record is damage.
-_RECORD_BYTES_MAX: Final = limits.FRAME_BYTES_MAX + (1 << 20)
 _DAMAGED: Final = -1
 
 
@@ -54,14 +51,6 @@ class Wanted(Enum):
     HALVES = "halves"
 
 
-class Log(Protocol):
-    """Reads of the log."""
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        """So many bytes from a log offset on; fewer at the end of its segment or of the log. Raises LookupError or StoreDamaged."""
-        ...
-
-
 class TableBlock(NamedTuple):
     """``data``: free bytes, as many as requested; then ``rows`` entries; then the records."""
 
@@ -74,7 +63,14 @@ class TableBlock(NamedTuple):
 
 
 def read_block(
-    rows: bytes, first: int, log: Log, position: int, wanted: Wanted, rows_max: int, bytes_max: int, free_bytes: int
+    rows: bytes,
+    first: int,
+    log: CommitLog,
+    position: int,
+    wanted: Wanted,
+    rows_max: int,
+    bytes_max: int,
+    free_bytes: int,
 ) -> TableBlock:
     """The wanted ones of the encoded ``rows``, of which the first has half index ``first``, as of log offset ``position``.
 
@@ -141,7 +137,7 @@ def _places(states: bytes, state: int) -> Iterable[int]:
 class _Records:
     """The records of a block, read from the log."""
 
-    def __init__(self, log: Log, bytes_max: int, wanted: Wanted) -> None:
+    def __init__(self, log: CommitLog, bytes_max: int, wanted: Wanted) -> None:
         self.found: list[bytes] = []
         #: Of ``found``.
         self.bytes = 0
@@ -167,7 +163,7 @@ class _Records:
                     return None
                 at = self._load(offset, RECORD_HEAD_BYTES)
             kind, size = kind_and_size(self._window, at)
-            if not RECORD_HEAD_BYTES <= size <= _RECORD_BYTES_MAX or kind not in (
+            if not RECORD_HEAD_BYTES <= size <= RECORD_BYTES_MAX or kind not in (
                 VERDICT_KINDS if is_verdict else HALF_KINDS
             ):
                 return 0, _DAMAGED

@@ -9,12 +9,14 @@ writes rows again from the log and from the undecided transactions of the snapsh
 """
 
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from halfmq.model.cached import Cached
+from halfmq.model.half_batch import half_of
 from halfmq.model.ids import hash64
-from halfmq.model.records import MESSAGE_AT, PARKED_MS, CopiedHalf, CopiedHalfBatch, DecidedBy, HalfBatch, HalfRecord
+from halfmq.model.records import MESSAGE_AT, PARKED_MS, Copied, DecidedBy, Half, HalfBatch, HalfRecord
 from halfmq.runtime.disk import Disk
 from halfmq.store.consume_queue import list_bases
 from halfmq.store.layout import (
@@ -25,6 +27,7 @@ from halfmq.store.layout import (
     TRANSACTION_FILE_ROWS,
     TRANSACTION_ROW,
     TRANSACTION_ROW_BYTES,
+    entries_with,
 )
 from halfmq.store.open_files import OpenFiles
 
@@ -58,7 +61,6 @@ _PREPARED: Final = TRANSACTION_ROW.only(
     "group_hash", "id_hash", "prepared_at_ms", "state", "queue_offset",
 )  # fmt: skip
 _VERDICT_POSITION: Final = TRANSACTION_ROW.only("verdict_position")
-_WHOLE: Final = TRANSACTION_ROW.whole
 
 
 class TransactionRow(NamedTuple):
@@ -102,14 +104,9 @@ class SearchResult(NamedTuple):
 class UndecidedHalf(NamedTuple):
     """An undecided half in the recovered state, with all fields of its row."""
 
-    half_index: int
+    half: Half
+    #: Half index of the first half of the transaction, and how many it has.
     first_half: int
-    original_offset: int
-    current_offset: int
-    message_bytes: int
-    topic_id: int
-    queue_id: int
-    number: int
     halves: int
     group: str
     tx_id: str
@@ -181,48 +178,33 @@ class TransactionTable:
             -1,
         )
 
-    def copied(self, record: CopiedHalf) -> None:
+    def copied(self, record: Copied) -> None:
         """The half was copied. Writes the whole row: its first record may be trimmed."""
-        key = (record.group, record.tx_id)
-        if record.index == 0:
-            first = record.half_index
-            if record.count != 1:
-                self._first_halves[key] = first
-        else:
-            first = self._first_halves.get(key, -1)
-        row = UndecidedHalf(
-            record.half_index,
-            first,
-            record.first_offset,
-            record.offset,
-            record.message_bytes,
-            record.topic_id,
-            record.queue_id,
-            record.index,
-            record.count,
-            record.group,
-            record.tx_id,
-            record.prepared_at_ms,
-            record.next_check_at_ms,
-            record.checks,
-        )
-        self.put_undecided(row)
+        self._put(record.half, record, record.prepared_at_ms, record.next_check_at_ms, record.checks)
 
-    def first_half_of(self, record: HalfBatch | CopiedHalfBatch) -> int:
-        """Half index of the first half batch of the record's transaction; -1 if unknown. The first one of a batch of a query is any that
+    def batch_prepared(self, record: HalfBatch, now_ms: int) -> None:
+        """As ``prepared``, of a half batch."""
+        self._put(half_of(record), record, now_ms, 0, 0)
+
+    def _put(self, half: Half, of: Copied | HalfBatch, *times: int) -> None:
+        first = self.first_half_of(half, of.group, of.tx_id)
+        self.put_undecided(UndecidedHalf(half, first, of.count, of.group, of.tx_id, *times))
+
+    def first_half_of(self, half: Half, group: str, tx_id: str) -> int:
+        """Half index of the first half of the half's transaction; -1 if unknown. The first one of a batch of a query is any that
         comes first, since each attempt begins at index 0.
         """
-        if record.index == 0 and not record.attempt:
-            return record.half_index
-        return self._first_halves.get((record.group, record.tx_id), record.half_index if record.attempt else -1)
+        if half.index == 0 and not half.attempt:
+            return half.half_index
+        return self._first_halves.get((group, tx_id), half.half_index if half.attempt else -1)
 
     def settled(
         self, half_index: int, state: int, decided_by: int, position: int, now_ms: int, queue_offset: int, due_ms: int
     ) -> None:
         """The half was settled, ``state`` ROW_COMMITTED or ROW_ROLLED_BACK, by the record at log offset ``position``.
 
-        ``now_ms``: broker time of the verdict. ``queue_offset``: -1 if the message is not visible. ``due_ms``: broker time at which a delayed
-        message becomes visible; 0 if it is not delayed.
+        ``now_ms``: broker time of the verdict. ``queue_offset``: -1 if the message is not visible. ``due_ms``: broker time at which a
+        delayed message becomes visible; 0 if it is not delayed.
         """
         number = half_index >> 5
         page = self._pages.get(number)
@@ -272,35 +254,18 @@ class TransactionTable:
         """Whether this half has no row."""
         return self._page(half_index >> 5)[((half_index & 31) << 7) + _STATE_AT] == ROW_EMPTY
 
-    def put_undecided(self, half: UndecidedHalf) -> None:
+    def put_undecided(self, undecided: UndecidedHalf) -> None:
         """Write the whole row of an undecided half, whatever it contained."""
+        half, first, halves, group, tx_id, prepared_at_ms, next_check_at_ms, checks = undecided
         page, at = self._row_for_change(half.half_index)
-        if half.halves != 1:
-            self._first_halves[(half.group, half.tx_id)] = half.first_half
-        _WHOLE.pack_into(
-            page,
-            at,
-            half.first_half,
-            half.original_offset,
-            half.current_offset,
-            half.message_bytes,
-            half.topic_id,
-            half.queue_id,
-            half.number,
-            half.halves,
-            _group_hashes[half.group],
-            row_hash(half.tx_id),
-            half.prepared_at_ms,
-            half.next_check_at_ms,
-            half.checks,
-            ROW_UNDECIDED,
-            DecidedBy.POLICY if half.next_check_at_ms >= PARKED_MS else 0,
-            0,
-            0,
-            0,
-            -1,
-            0,
-        )
+        if halves != 1:
+            self._first_halves[(group, tx_id)] = first
+        parked_by = DecidedBy.POLICY if next_check_at_ms >= PARKED_MS else 0
+        TRANSACTION_ROW.pack_into(
+            page, at, first, half.first_offset, half.offset, half.message_bytes, half.topic_id, half.queue_id,
+            half.index, halves, _group_hashes[group], row_hash(tx_id), prepared_at_ms, next_check_at_ms, checks,
+            ROW_UNDECIDED, parked_by, 0, 0, 0, -1, 0,
+        )  # fmt: skip
 
     def flush(self) -> None:
         """Write the changed pages, adjacent ones together; then drop the oldest pages from memory.
@@ -379,11 +344,8 @@ class TransactionTable:
             del self._pages[number]
 
     def _is_expired(self, base: int, log_start: int) -> bool:
-        file = self._disk.open(self._path(base), writable=False)
-        try:
+        with closing(self._disk.open(self._path(base), writable=False)) as file:
             rows = file.read(0, _FILE_BYTES)
-        finally:
-            file.close()
         states = rows[_STATE_AT::TRANSACTION_ROW_BYTES]
         if states.count(ROW_UNDECIDED):
             return False
@@ -397,7 +359,7 @@ class TransactionTable:
         if half_index < 0:
             return None
         page = self._page(half_index >> 5)
-        row = TransactionRow._make(_WHOLE.unpack_from(page, (half_index & 31) << 7))
+        row = TransactionRow._make(TRANSACTION_ROW.unpack_from(page, (half_index & 31) << 7))
         return row if row.state != ROW_EMPTY else None
 
     def read_encoded(self, half_index: int, rows_max: int) -> bytes:
@@ -433,13 +395,10 @@ class TransactionTable:
             if number >= files_max:
                 return SearchResult([], looked_at, False)
             try:
-                file = self._disk.open(self._path(base), writable=False)
+                with closing(self._disk.open(self._path(base), writable=False)) as file:
+                    rows = file.read(0, _FILE_BYTES)
             except FileNotFoundError:  # trimmed meanwhile, and so are all before it
                 return SearchResult([], looked_at, True)
-            try:
-                rows = file.read(0, _FILE_BYTES)
-            finally:
-                file.close()
             looked_at += TRANSACTION_FILE_ROWS
             found = _settled_in(rows, base, pattern, at, CANDIDATES_MAX)
             if found:
@@ -491,12 +450,11 @@ def _settled_in(
 ) -> list[tuple[int, TransactionRow]]:
     """(half index, row) of settled rows with ``pattern`` at ``at``, from the end; ``first``: half index of the first row."""
     found: list[tuple[int, TransactionRow]] = []
-    place = rows.rfind(pattern)
-    while place >= 0 and len(found) < found_max:
-        number, rest = divmod(place - at, TRANSACTION_ROW_BYTES)
-        if rest == 0 and place >= at and (number + 1) * TRANSACTION_ROW_BYTES <= len(rows):
-            row = TransactionRow._make(_WHOLE.unpack_from(rows, number * TRANSACTION_ROW_BYTES))
+    for number in entries_with(pattern, rows, TRANSACTION_ROW_BYTES, at):
+        if len(found) >= found_max:
+            break
+        if (number + 1) * TRANSACTION_ROW_BYTES <= len(rows):
+            row = TransactionRow._make(TRANSACTION_ROW.unpack_from(rows, number * TRANSACTION_ROW_BYTES))
             if row.state in (ROW_COMMITTED, ROW_ROLLED_BACK):
                 found.append((first + number, row))
-        place = rows.rfind(pattern, 0, place + len(pattern) - 1)
     return found

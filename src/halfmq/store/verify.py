@@ -1,7 +1,8 @@
 """``halfmq store verify``: check the whole store and report problems with a remedy. Read-only.
 
     log           every batch: header, checksum, the CRC of every body, the sequence of segments; references of verdicts lead to
-                  halves of their own segment or to half batches, no half is settled twice, an operator's action follows the record of the operator
+                  halves of their own segment or to half batches, no half is settled twice, an operator's action follows the record of the
+                  operator
     queues        every expected entry is at its place with the expected fields, and there are no others
     transactions  every row agrees with the log, or is newer
     keys          every token of KEYS is in the index, in log order
@@ -17,44 +18,32 @@ Damage of the log requires a backup. Any other damage does not, since everything
 damaged as well, the remedy for the rest is to restore the log first.
 """
 
+import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from halfmq.errors import HalfmqError, StoreDamaged, UsageError, WrongVersion
-from halfmq.model import properties as props
 from halfmq.model.checksum import crc32
-from halfmq.model.half_batch import ENTRY, ENTRY_BYTES, ITEM_HEAD_BYTES, item_places
-from halfmq.model.ids import hash64
-from halfmq.model.message_facts import tag_hashes
+from halfmq.model.half_batch import ITEM_HEAD_BYTES, item_places
 from halfmq.model.placement import segment_start
 from halfmq.model.records import (
     HALF_BATCH_PAYLOAD_AT,
-    MESSAGE_AT,
-    Base,
     BatchRef,
-    Checked,
     Committed,
     Compared,
     CoordinatorEpoch,
-    CopiedDelayed,
-    CopiedHalf,
-    CopiedHalfBatch,
     Decided,
     DecidedBy,
-    DelayedRecord,
-    EpochStarted,
     GroupDeleted,
     GroupSet,
+    Half,
     HalfBatch,
-    HalfRecord,
     Kind,
-    MessageRecord,
     OffsetsCommitted,
     OperatorActed,
     OperatorAction,
-    Parked,
     ProducerSet,
     QueryForgotten,
     Record,
@@ -64,30 +53,34 @@ from halfmq.model.records import (
     TopicDeleted,
     TopicSet,
     Trim,
-    for_each_kind,
 )
-from halfmq.model.stored_message import AT_QUEUE_OFFSET, StoredMessage, body_crc_of
-from halfmq.runtime.disk import Disk
-from halfmq.store.batch_codec import decode_batch
-from halfmq.store.checkpoint import Present, Slot, read_checkpoint
+from halfmq.model.records import Batch as RecordBatch
+from halfmq.model.stored_message import AT_QUEUE_OFFSET, body_crc_of, body_place
+from halfmq.runtime.disk import Disk, File, RealDisk, RealFile, scratch_directory
+from halfmq.store.batch_codec import Header, decode_batch
+from halfmq.store.checkpoint import Present, Slot, WholeSnapshot, read_checkpoint, read_snapshot
+from halfmq.store.commit_log import BeforeLogStart, CommitLog
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, list_bases
 from halfmq.store.identity import Identity, read_identity
-from halfmq.store.key_index import key_hashes, keys_of
+from halfmq.store.indexes import Indexes
+from halfmq.store.key_index import KeyIndex
 from halfmq.store.layout import (
-    DELAYED,
-    KEY_ENTRY,
-    NO_HALF,
+    QUEUE_ENTRY,
+    QUEUE_ENTRY_BYTES,
     ROW_COMMITTED,
+    ROW_EMPTY,
     ROW_ROLLED_BACK,
     ROW_UNDECIDED,
-    SETTLED_ID_ENTRY,
+    SEGMENT_ENTRY_BYTES,
+    TRANSACTION_FILE_ROWS,
+    TRANSACTION_ROW,
+    TRANSACTION_ROW_BYTES,
 )
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
-from halfmq.store.open_files import OpenFiles
-from halfmq.store.record_codec import MESSAGE_AT_BY_KIND, HalfBatchHead, body_place, half_batch_head
+from halfmq.store.open_files import FileKey, OpenFiles
+from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
 from halfmq.store.segment import SegmentFiles
-from halfmq.store.settled_ids import id_hash, is_chosen
-from halfmq.store.snapshot import WholeSnapshot, read_snapshot
+from halfmq.store.settled_ids import SettledIds
 from halfmq.store.topics_file import AT_ONCE_MAX, read_topics
 from halfmq.store.transaction_table import TransactionRow, TransactionTable
 from halfmq.store.two_slots import Unreadable
@@ -108,8 +101,11 @@ _ACTED: Final[dict[int, type | tuple[type, ...]]] = {
     OperatorAction.FORGET_COORDINATOR: CoordinatorEpoch,
     OperatorAction.FORGET_DAMAGE: Compared,
 }
+_COUNTED: Final = (
+    "batches", "records", "bodies", "body_bytes", "queue_entries", "rows", "keys", "settled_ids", "snapshots",
+)  # fmt: skip
 #: Maximum number of findings of one kind that are listed; the others are counted.
-_TOLD_MAX: Final = 20
+_LISTED_MAX: Final = 20
 #: Number of attempts to list the log while a broker trims it.
 _LIST_ATTEMPTS: Final = 5
 #: Enough bytes of a record to find its message and half index.
@@ -148,7 +144,7 @@ class Report(NamedTuple):
     """The result of ``verify``: what was found, and how much was checked. Without findings the store is intact as far as checked."""
 
     findings: tuple[Finding, ...]
-    #: Number of checked batches, records, bodies, body_bytes, queue_entries, rows, keys, settled_ids, snapshots.
+    #: What was checked: the names in ``_COUNTED``.
     counted: dict[str, int]
     #: The range of the log that was compared with the indexes.
     log_start: int
@@ -178,22 +174,22 @@ class _Findings:
         for finding in others._findings:
             self._add(finding)
         for kind, count in others._seen.items():
-            if count > _TOLD_MAX:
-                self._seen[kind] += count - _TOLD_MAX
+            if count > _LISTED_MAX:
+                self._seen[kind] += count - _LISTED_MAX
                 self._last[kind] = others._last[kind]
 
     def _add(self, finding: Finding) -> None:
         kind = (finding.part, finding.remedy)
         self._seen[kind] += 1
         self._last[kind] = finding
-        if self._seen[kind] <= _TOLD_MAX:
+        if self._seen[kind] <= _LISTED_MAX:
             self._findings.append(finding)
 
     def all(self) -> tuple[Finding, ...]:
         more = [
-            self._last[kind]._replace(what=f"and {count - _TOLD_MAX} more, the last: {self._last[kind].what}")
+            self._last[kind]._replace(what=f"and {count - _LISTED_MAX} more, the last: {self._last[kind].what}")
             for kind, count in self._seen.items()
-            if count > _TOLD_MAX
+            if count > _LISTED_MAX
         ]
         found = (*self._findings, *more)
         if not any(finding.damage and finding.part == "log" for finding in found):
@@ -225,19 +221,11 @@ class _Walk:
         self._shard = shard
         self._identity = identity
         self._findings = _Findings()
-        self._counted: Counter[str] = Counter(
-            batches=0,
-            records=0,
-            bodies=0,
-            body_bytes=0,
-            queue_entries=0,
-            rows=0,
-            keys=0,
-            settled_ids=0,
-            snapshots=0,
-        )
+        self._counted = Counter(dict.fromkeys(_COUNTED, 0))
         self._segments = SegmentFiles(disk, shard / "log", identity.segment_bytes)
         numbers = self._segments.numbers()
+        log_end = (max(numbers, default=0) + 1) * identity.segment_bytes
+        self._reads = _Log(disk, self._segments, epoch=0, end=log_end, synced_position=log_end)
         self._log_start = numbers[0] * identity.segment_bytes if numbers else 0
         self._position = self._log_start
         #: (offset of the verdict, problem) of each reference to a place before the log: damage unless the verdict is trimmed as well.
@@ -249,7 +237,8 @@ class _Walk:
         scan = LogScan(self._segments)
         durable = max([page.durable if page is not None else 0, *(slot.position for slot in slots)])
         if self._segments.numbers():
-            self._log(scan, durable, page, slots)
+            with scratch_directory() as scratch:
+                self._log(scan, durable, page, slots, scratch)
         elif durable or (page is not None and page.position):
             what = f"no segments in {self._shard / 'log'}, but a checkpoint or the high watermark is left"
             self._findings.damage("log", what, "restore the directory from a backup; nothing else has these bytes")
@@ -264,7 +253,7 @@ class _Walk:
 
     # --- the log
 
-    def _log(self, scan: LogScan, durable: int, page: Watermark | None, slots: tuple[Slot, ...]) -> None:
+    def _log(self, scan: LogScan, durable: int, page: Watermark | None, slots: tuple[Slot, ...], scratch: Path) -> None:
         rebuilding = page is not None and page.rebuilding
         below = page.position if page is not None and not rebuilding else None
         if rebuilding:
@@ -272,7 +261,9 @@ class _Walk:
             self._findings.note(
                 "published", what, "nothing to do: the broker that does it, or the next start, brings it to an end"
             )
-        indexes = _IndexCheck(self._disk, self._shard, self._identity, self._findings, self._counted, self._entries_of)
+        indexes = _IndexCheck(
+            self._disk, self._shard, self._identity, self._findings, self._counted, self._reads, scratch
+        )
         if not rebuilding:
             indexes.start(self._log_start, below)
             indexes.checkpoint_at = max((slot.position for slot in slots), default=0)
@@ -290,7 +281,7 @@ class _Walk:
                 indexes.trims(records)  # also after the high watermark
                 if below is None or header.offset < below:
                     if not rebuilding:
-                        indexes.batch(header.broker_time_ms, records)
+                        indexes.batch(header, records)
                     self._position = header.end
             else:
                 self._end(scanned, below)
@@ -363,10 +354,10 @@ class _Walk:
     def _check_half_batch(self, record: HalfBatch) -> None:
         """The payload must have its checksum, and each body the CRC that its message states."""
         what = f"the half batch at {record.offset}"
-        if crc32(record.payload) != record.checksum:
+        if crc32(record.payload) != record.batch.checksum:
             self._findings.damage("log", f"{what}: its payload does not have the checksum that it states", RESTORE)
             return
-        for from_start, message_bytes in item_places(record.payload, record.messages):
+        for from_start, message_bytes in item_places(record.payload, record.batch.messages):
             at = from_start - HALF_BATCH_PAYLOAD_AT + ITEM_HEAD_BYTES
             place = body_place(record.payload, at)
             self._counted["bodies"] += 1
@@ -379,35 +370,17 @@ class _Walk:
     def _check_batch_ref(self, record: Decided, ref: BatchRef) -> None:
         """A reference must lead to a half batch of the same size, in this segment or an earlier one that is still there."""
         what = f"the verdict at {record.offset} refers to log offset {ref.offset}"
-        found = self._half_batch_at(ref.offset)
-        expected = ref.record_bytes, ref.messages, ref.half_index
-        if found is None or (found[0], found[1].messages, found[1].half_index) != expected:
+        try:
+            head = self._reads.half_batch_head_at(ref.offset)
+            found = self._reads.record_bytes(ref.offset), head.messages, head.half_index
+        except (LookupError, StoreDamaged):
+            found = None
+        if found != (ref.record_bytes, ref.messages, ref.half_index):
             text = f"{what}: no half batch {ref.half_index} of {ref.messages} messages and {ref.record_bytes} bytes lies there"
             if ref.offset < self._log_start:
                 self._before_start.append((record.offset, text))
             else:
                 self._findings.damage("log", text, REPORT)
-
-    def _half_batch_at(self, offset: int) -> tuple[int, HalfBatchHead] | None:
-        """(size, head) of the half batch record at ``offset``; None if there is none."""
-        segment = self._segments.get(offset // self._identity.segment_bytes)
-        if segment is None or offset < self._log_start:
-            return None
-        raw = segment.read(offset % self._identity.segment_bytes, HALF_BATCH_PAYLOAD_AT)
-        if len(raw) < HALF_BATCH_PAYLOAD_AT or raw[0] not in (Kind.HALF_BATCH, Kind.COPIED_HALF_BATCH):
-            return None
-        return int.from_bytes(raw[4:8], "big"), half_batch_head(raw, 0)
-
-    def _entries_of(self, offset: int) -> bytes:
-        """The entries of the half batch at ``offset``; b"" if there is none, which ``_check_batch_ref`` reports."""
-        found = self._half_batch_at(offset)
-        if found is None:
-            return b""
-        length = found[1].messages * ENTRY_BYTES
-        start = offset % self._identity.segment_bytes + HALF_BATCH_PAYLOAD_AT + found[1].payload_bytes - length
-        segment = self._segments.get(offset // self._identity.segment_bytes)
-        entries = segment.read(start, length) if segment is not None else b""
-        return entries if len(entries) == length else b""
 
     def _check_ref(self, record: Committed | Released, ref: Ref) -> None:
         """The references of a verdict must lead to messages of its own segment."""
@@ -465,10 +438,164 @@ class _Walk:
 
 #: For problems that no trim explains.
 _NO_SEGMENT: Final = 1 << 62
+#: After every log offset.
+_NO_BOUND: Final = (1 << 63) - 1
+_NO_ROW: Final = bytes(TRANSACTION_ROW_BYTES)
+#: What a row says of its half from the first record on, and of the verdict.
+_OF_HALF: Final = ("original_offset", "message_bytes", "topic_id", "queue_id", "number", "group_hash", "id_hash")
+_OF_VERDICT: Final = ("state", "decided_by", "verdict_position", "settled_at_ms", "due_ms")
+
+
+class _Log(CommitLog):
+    """The log of the store, in which each verdict leads to a half batch or to one that was trimmed: ``_check_batch_ref`` reports others."""
+
+    def half_batch_entries(self, offset: int) -> memoryview:
+        try:
+            return super().half_batch_entries(offset)
+        except (LookupError, StoreDamaged) as error:
+            raise BeforeLogStart(str(error)) from error
+
+
+class _ComparedQueues(ConsumeQueues):
+    """The queues of the store: entries that are added are compared with the ones that are there, and nothing is written."""
+
+    def __init__(self, disk: Disk, shard: Path, files: OpenFiles, findings: _Findings, segment_bytes: int) -> None:
+        super().__init__(disk, shard / "queues", files)
+        self._findings = findings
+        self._segment_bytes = segment_bytes
+        self._added: dict[tuple[int, int], list[bytes]] = {}
+        #: (topic, queue) -> next queue offset according to the log.
+        self.ends: dict[tuple[int, int], int] = {}
+        #: Problems by topic; missing entries also by segment, since a trim explains them.
+        self.wrong: dict[tuple[int, int], _Findings] = {}
+        self.compared = 0
+
+    def add(self, topic_id: int, queue_id: int, queue_offset: int, entry: bytes) -> None:
+        """Compare one entry, or several, by the next ``flush``."""
+        queue = topic_id, queue_id
+        end = self.ends.get(queue, queue_offset)
+        if queue_offset != end:
+            self._compare(queue)
+            by = QUEUE_ENTRY.unpack_from(entry)[3]
+            what = f"topic {topic_id} queue {queue_id} entry {queue_offset}: the record at {by} should give queue offset {end}"
+            self._findings.damage("log", what, REPORT)
+        self.ends[queue] = queue_offset + len(entry) // QUEUE_ENTRY_BYTES
+        self._added.setdefault(queue, []).append(entry)
+
+    def add_many(self, topic_id: int, queue_id: int, queue_offset: int, entries: bytes) -> None:
+        self.add(topic_id, queue_id, queue_offset, entries)
+
+    def flush(self) -> None:
+        for queue in list(self._added):
+            self._compare(queue)
+
+    def delete_topic(self, topic_id: int) -> None:
+        """Forget its problems: it has no queues to compare."""
+        for of_queue in (self._added, self.ends, self.wrong):
+            for queue in [queue for queue in of_queue if queue[0] == topic_id]:
+                del of_queue[queue]
+
+    def _compare(self, queue: tuple[int, int]) -> None:
+        made = b"".join(self._added.pop(queue, ()))
+        first = self.ends[queue] - len(made) // QUEUE_ENTRY_BYTES
+        self.compared += len(made) // QUEUE_ENTRY_BYTES
+        there = self.read_encoded(*queue, first, self.ends[queue] - first, _NO_BOUND).data
+        if there == made:
+            return
+        for number, expected in enumerate(map(QueueEntry._make, QUEUE_ENTRY.iter_unpack(made))):
+            if not expected.message_bytes:
+                continue  # its half batch is gone: by an interrupted trim, or it is reported as damage of the log
+            where = f"topic {queue[0]} queue {queue[1]} entry {first + number}"
+            entry = there[number * QUEUE_ENTRY_BYTES : (number + 1) * QUEUE_ENTRY_BYTES]
+            if not entry:
+                segment = segment_start(expected.visible_at, self._segment_bytes)
+                what = f"{where} is missing; the record at {expected.visible_at} calls for it"
+                self.entry_wrong(queue[0], what, segment)
+            elif wrong := _differences(QueueEntry._make(QUEUE_ENTRY.unpack(entry)), expected._asdict()):
+                self.entry_wrong(queue[0], f"{where} says {wrong}")
+
+    def entry_wrong(self, topic_id: int, what: str, segment: int = _NO_SEGMENT) -> None:
+        self.wrong.setdefault((topic_id, segment), _Findings()).damage("queues", what, REMAKE)
+
+
+class _ComparedFiles(OpenFiles):
+    """Key index and settled ids of the store: what is written is compared with what is there."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk, writable=False)
+        #: File -> the bytes that the log gives it; and its first problem.
+        self.ends: dict[Path, int] = {}
+        self.wrong: dict[Path, str] = {}
+
+    def create(self, key: FileKey, path: Path, length: int) -> File:
+        try:
+            return self.get(key, path)
+        except FileNotFoundError:
+            return _NoFile(path)
+
+    def write(self, file: File, at: int, parts: list[bytes]) -> None:
+        made = b"".join(parts)
+        there = file.read(at, len(made))
+        self.ends[file.path] = at + len(made)
+        if there == made or file.path in self.wrong:
+            return
+        places = range(0, len(made), SEGMENT_ENTRY_BYTES)
+        place = next(at for at in places if there[at : at + SEGMENT_ENTRY_BYTES] != made[at : at + SEGMENT_ENTRY_BYTES])
+        offset = int.from_bytes(made[place + 8 : place + SEGMENT_ENTRY_BYTES], "big")
+        start = int(file.path.stem)
+        self.wrong[file.path] = (
+            f"the index of segment {start} does not name the message at {offset} where it should"
+            if file.path.parent.name == "keys"
+            else f"the settled ids of segment {start} do not name the verdict at {offset} where they should"
+        )
+
+
+class _NoFile(RealFile):
+    """A file that is not there."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, -1)
+
+    def read(self, at: int, length: int) -> bytes:
+        return b""
+
+
+class _RebuiltTable(TransactionTable):
+    """The transaction table that the log gives, in a temporary directory."""
+
+    def __init__(self, directory: Path, findings: _Findings) -> None:
+        super().__init__(RealDisk(), directory, OpenFiles(RealDisk()))
+        self._findings = findings
+        self.verdicts = 0
+        #: Undecided halves whose row says how often their transaction was checked. Rows of its other halves are updated only at a start.
+        self.checked_halves: set[int] = set()
+
+    def first_half_of(self, half: Half, group: str, tx_id: str) -> int:
+        # Unknown for half batches: the first one of several attempts may lie before the log.
+        return super().first_half_of(half, group, tx_id) if half.batch is None else -1
+
+    def checked(self, half_index: int, checks: int, next_check_at_ms: int) -> None:
+        self.checked_halves.add(half_index)
+        super().checked(half_index, checks, next_check_at_ms)
+
+    def settled(
+        self, half_index: int, state: int, decided_by: int, position: int, now_ms: int, queue_offset: int, due_ms: int
+    ) -> None:
+        self.verdicts += 1
+        self.checked_halves.discard(half_index)
+        row = self.row(half_index)
+        if row is not None and row.state != ROW_UNDECIDED and row.verdict_position != position:
+            what = f"half {half_index} is settled twice, at {row.verdict_position} and at {position}"
+            self._findings.damage("log", what, "a transaction has one verdict: " + REPORT)
+        super().settled(half_index, state, decided_by, position, now_ms, queue_offset, due_ms)
 
 
 class _IndexCheck:
-    """Compares the indexes with the records, batch by batch."""
+    """Makes the indexes again from the records, with the store's own ``Indexes``, and compares.
+
+    Entries of queues, keys and settled ids never change, so each is compared when it is made. Rows of the transaction table change: they
+    are made in ``scratch`` and compared at the end.
+    """
 
     def __init__(
         self,
@@ -477,347 +604,170 @@ class _IndexCheck:
         identity: Identity,
         findings: _Findings,
         counted: Counter[str],
-        entries_of: Callable[[int], bytes],
+        log: CommitLog,
+        scratch: Path,
     ) -> None:
-        """``entries_of``: the entries of the half batch at a log offset, ``b""`` if there is none."""
         self._disk = disk
         self._shard = shard
-        self._identity = identity
         self._findings = findings
         self._counted = counted
-        self._entries_of = entries_of
-        files = OpenFiles(disk, writable=False)
-        self._files = files
-        self._queues = ConsumeQueues(disk, shard / "queues", files)
-        self._table = TransactionTable(disk, shard / "transactions", files)
-        #: (topic, queue) -> next queue offset according to the log.
-        self._ends: dict[tuple[int, int], int] = {}
-        #: Problems of entries by topic, since a topic that is deleted later has no queues to compare; missing entries also by segment.
-        self._wrong: dict[tuple[int, int], _Findings] = {}
-        self._deleted: set[int] = set()
+        size = identity.segment_bytes
+        self._files = OpenFiles(disk, writable=False)
+        self._queues = _ComparedQueues(disk, shard, self._files, findings, size)
+        self._table = TransactionTable(disk, shard / "transactions", self._files)
+        self._scratch = scratch
+        self._rebuilt = _RebuiltTable(scratch, findings)
+        self._compared = _ComparedFiles(disk)
+        self._indexes = Indexes(
+            disk,
+            shard,
+            self._compared,
+            queues=self._queues,
+            table=self._rebuilt,
+            keys=KeyIndex(disk, shard / "keys", self._compared, size),
+            settled_ids=SettledIds(disk, shard / "settled_ids", self._compared, size),
+            store=identity.store_id.hex(),
+            log=log,
+        )
         #: Topic id -> (name, log offset of its record).
         self._named: dict[int, tuple[str, int]] = {}
         #: Topics created after it may still be missing in topics.json, if there are many.
         self.checkpoint_at = 0
-        self._undecided: set[int] = set()
-        #: (group, id) -> half index of the first half, for transactions of several halves whose first half was read.
-        self._firsts: dict[tuple[str, str], int] = {}
-        #: (group, id) of an undecided transaction -> (first half, number of checks) of its last record. Rows of its other halves are updated only
-        #: at a start.
-        self._checks: dict[tuple[str, str], tuple[int, int]] = {}
-        self._settled: dict[int, int] = {}
-        self._key_data: dict[int, bytes] = {}
-        self._key_at: Counter[int] = Counter()
-        #: By segment.
-        self._keys_wrong: dict[int, str] = {}
-        #: As for the keys, of the settled ids.
-        self._id_data: dict[int, bytes] = {}
-        self._id_at: Counter[int] = Counter()
-        self._ids_wrong: dict[int, str] = {}
         #: Indexes reflect a TRIM before the segments are removed: the log before this may exist while its entries do not.
         self.trimmed_to = 0
-        self._bound = 1 << 62
+        self._bound = _NO_BOUND
         self._log_start = 0
 
     def start(self, log_start: int, below: int | None) -> None:
-        self._bound = below if below is not None else 1 << 62
+        self._bound = below if below is not None else _NO_BOUND
         self._log_start = log_start
         self._queues.load(self._bound, log_start)
+        needed = len(self._table.bases()) * TRANSACTION_ROW_BYTES * TRANSACTION_FILE_ROWS
+        if RealDisk().free_bytes(self._scratch) < needed:
+            raise UsageError(
+                f"the transaction table is made again in {self._scratch.parent}, which needs up to {needed >> 20} MiB there",
+                hint="set TMPDIR to a directory with more space",
+            )
 
     def trims(self, records: list[Record]) -> None:
         for record in records:
             if isinstance(record, Trim):
                 self.trimmed_to = max(self.trimmed_to, record.log_start)
 
-    def batch(self, now_ms: int, records: list[Record]) -> None:
+    def batch(self, header: Header, records: list[Record]) -> None:
+        try:
+            # Without trims: what they remove is compared where it is still there.
+            kept = [record for record in records if type(record) is not Trim]
+            self._indexes.redo(RecordBatch(header.offset, header.end, header.broker_time_ms, kept))
+        except (LookupError, ValueError, struct.error, StoreDamaged) as error:
+            what = f"the entries of the batch at {header.offset} cannot be made: {error}"
+            self._findings.damage("log", what, RESTORE)
         for record in records:
-            check = self._CHECKS.get(type(record))
-            if check is not None:
-                check(self, record, now_ms)
+            if isinstance(record, TopicSet):
+                self._named[record.topic_id] = (record.name, record.offset)
+            elif isinstance(record, TopicDeleted):
+                self._named.pop(record.topic_id, None)
 
     def finish(self, position: int, below: int | None, log_ends: Callable[[], bool]) -> None:
-        """Check that there is nothing that the log does not require; what it requires was checked on the way.
+        """Compare the rest, and check that there is nothing that the log does not require.
 
         ``log_ends``: whether nothing came after ``position`` meanwhile, so that rows cannot be newer than what was read.
         """
-        for (topic_id, queue_id), end in self._ends.items():
+        self._indexes.flush()
+        for (topic_id, queue_id), end in self._queues.ends.items():
             has = self._queues.bounds(topic_id, queue_id)[1]
             if below is not None and has != end:
-                self._entry_wrong(topic_id, f"topic {topic_id} queue {queue_id} ends at {has}, the log says {end}")
-        for (topic_id, segment), wrong in self._wrong.items():
-            if topic_id not in self._deleted and segment >= self.trimmed_to:
+                self._queues.entry_wrong(
+                    topic_id, f"topic {topic_id} queue {queue_id} ends at {has}, the log says {end}"
+                )
+        for (_, segment), wrong in self._queues.wrong.items():
+            if segment >= self.trimmed_to:
                 self._findings.extend(wrong)
-        for segment, what in self._keys_wrong.items():
-            if segment >= self.trimmed_to:
-                self._findings.damage("keys", what, REMAKE)
         self._no_more_ids(min(position, self._bound))
-        for segment, what in self._ids_wrong.items():
-            if segment >= self.trimmed_to:
-                self._findings.damage("settled_ids", what, REMAKE)
-        for half_index in sorted(self._undecided):
-            row = self._table.row(half_index)
-            if row is not None and row.state != ROW_UNDECIDED and row.verdict_position < position:
-                what = f"half {half_index} is undecided in the log, its row has a verdict at {row.verdict_position}"
-                self._findings.damage("transactions", what, REMAKE)
-        for half_index, checks in self._checks.values():
-            row = self._table.row(half_index)
-            if row is not None and row.state == ROW_UNDECIDED and row.checks != checks and log_ends():
-                what = f"half {half_index} was checked {checks} times, its row says {row.checks}"
-                self._findings.damage("transactions", what, REMAKE)
+        for path, what in self._compared.wrong.items():
+            if int(path.stem) >= self.trimmed_to:
+                self._findings.damage(path.parent.name, what, REMAKE)
+        self._rows(position, log_ends)
         self._topics()
+        self._counted["queue_entries"] += self._queues.compared
+        for path, end in self._compared.ends.items():
+            self._counted[path.parent.name] += end // SEGMENT_ENTRY_BYTES
         self._files.close()
-
-    # --- queues
-
-    def _plain(self, record: MessageRecord, now_ms: int) -> None:
-        message = record.message
-        tag = props.find(message.properties, props.TAGS)
-        entry = QueueEntry(
-            record.offset,
-            record.size - MESSAGE_AT,
-            tag_hashes[tag or b""],
-            record.offset,
-            now_ms,
-            NO_HALF,
-            hash64(record.unique_id.encode()) if record.unique_id else 0,
-        )
-        self._entry(record.topic_id, message.queue_id, message.queue_offset, entry)
-        self._keys(message, record.offset)
-
-    def _ref_entry(self, ref: Ref, position: int, now_ms: int) -> None:
-        half_index = ref.half_index if ref.half_index >= 0 else DELAYED
-        entry = QueueEntry(ref.offset, ref.message_bytes, ref.tag_hash, position, now_ms, half_index, ref.key_hash)
-        self._entry(ref.topic_id, ref.queue_id, ref.queue_offset, entry)
-
-    def _entry(self, topic_id: int, queue_id: int, queue_offset: int, expected: QueueEntry) -> None:
-        self._counted["queue_entries"] += 1
-        where = f"topic {topic_id} queue {queue_id} entry {queue_offset}"
-        next_offset = self._ends.get((topic_id, queue_id), queue_offset)
-        if queue_offset != next_offset:
-            what = f"{where}: the record at {expected.visible_at} should give queue offset {next_offset}"
-            self._findings.damage("log", what, REPORT)
-        self._ends[(topic_id, queue_id)] = queue_offset + 1
-        found = self._queues.read(topic_id, queue_id, queue_offset, 1, self._bound)
-        if not found:
-            segment = segment_start(expected.visible_at, self._identity.segment_bytes)
-            self._entry_wrong(
-                topic_id, f"{where} is missing; the record at {expected.visible_at} calls for it", segment
-            )
-        elif found[0] != expected:
-            self._entry_wrong(topic_id, f"{where} says {_differences(found[0], expected._asdict())}")
-
-    def _entry_wrong(self, topic_id: int, what: str, segment: int = _NO_SEGMENT) -> None:
-        self._wrong.setdefault((topic_id, segment), _Findings()).damage("queues", what, REMAKE)
+        self._compared.close()
 
     # --- transactions
 
-    def _half(self, record: HalfRecord, now_ms: int) -> None:
-        self._undecided.add(record.half_index)
-        message = record.message
-        expected: dict[str, int] = {}
-        if record.index == 0 and record.count != 1:
-            self._firsts[record.group, record.tx_id] = record.half_index
-        elif record.index and (first := self._firsts.get((record.group, record.tx_id))) is not None:
-            expected["first_half"] = first
-        row = self._row(
-            record.half_index,
-            original_offset=record.offset,
-            message_bytes=record.size - MESSAGE_AT,
-            topic_id=record.topic_id,
-            queue_id=message.queue_id,
-            number=record.index,
-            group_hash=hash64(record.group.encode()),
-            id_hash=hash64(record.tx_id.encode()),
-            **expected,
-        )
-        # Rows written again (at a start, by a copy) contain the time at which the transaction began, not after this half.
-        if row is not None and row.prepared_at_ms > now_ms:
-            what = f"half {record.half_index} came at {now_ms}, its row says prepared at {row.prepared_at_ms}"
-            self._findings.damage("transactions", what, REMAKE)
-        self._keys(message, record.offset)
+    def _rows(self, position: int, log_ends: Callable[[], bool]) -> None:
+        self._counted["rows"] += self._rebuilt.verdicts
+        for base in self._rebuilt.bases():
+            made = self._rebuilt.read_encoded(base, TRANSACTION_FILE_ROWS)
+            there = self._table.read_encoded(base, TRANSACTION_FILE_ROWS)
+            for at in range(0, len(made), TRANSACTION_ROW_BYTES):
+                row = made[at : at + TRANSACTION_ROW_BYTES]
+                if row == _NO_ROW:
+                    continue
+                self._counted["rows"] += 1
+                found = there[at : at + TRANSACTION_ROW_BYTES]
+                if found != row:
+                    half_index = base + at // TRANSACTION_ROW_BYTES
+                    self._row(half_index, _row_of(row), _row_of(found.ljust(len(row), b"\0")), position, log_ends)
 
-    def _copied_half(self, record: CopiedHalf, now_ms: int) -> None:
-        self._undecided.add(record.half_index)
-        if record.index == 0:
-            self._checks[record.group, record.tx_id] = record.half_index, record.checks
-        row = self._row(
-            record.half_index,
-            original_offset=record.first_offset,
-            topic_id=record.topic_id,
-            message_bytes=record.message_bytes,
-            group_hash=hash64(record.group.encode()),
-            id_hash=hash64(record.tx_id.encode()),
-        )
-        if row is not None and row.current_offset < record.offset:
-            what = f"half {record.half_index} lies at {record.offset}, its row says {row.current_offset}"
-            self._findings.damage("transactions", what, REMAKE)
-        self._keys_of_copied(record.offset)
+    def _row(
+        self, half_index: int, made: TransactionRow, found: TransactionRow, position: int, log_ends: Callable[[], bool]
+    ) -> None:
+        """Compare a row with the one that the log gives, which may lack what was before the log, and what came after ``position``.
 
-    def _committed(self, record: Committed, now_ms: int) -> None:
-        self._ended(record, [ref.half_index for ref in record.refs])
-        self._settled_id(record)
-        for ref in record.refs:
-            expected: dict[str, int] = {
-                "state": ROW_COMMITTED,
-                "decided_by": record.decided_by,
-                "verdict_position": record.offset,
-                "settled_at_ms": now_ms,
-                "due_ms": ref.due_ms,
-            }
-            if not ref.due_ms:
-                expected["queue_offset"] = ref.queue_offset
-                self._ref_entry(ref, record.offset, now_ms)
-            self._row(ref.half_index, **expected)
+        A start writes the rows of undecided transactions anew, so what it may put there is not compared: times of the next check, numbers
+        of halves, and the time of the transaction instead of this half.
+        """
+        what = []
+        if found.state == ROW_EMPTY:
+            # A broker removes files of the table only after the segments with their verdicts.
+            if made.state != ROW_EMPTY and not 0 < made.verdict_position < self.trimmed_to:
+                what.append(f"the row of half {half_index} is missing")
+        elif made.state == ROW_UNDECIDED and found.state != ROW_UNDECIDED and found.verdict_position < position:
+            what.append(f"half {half_index} is undecided in the log, its row has a verdict at {found.verdict_position}")
+        else:
+            wrong = _differences(found, self._expected(half_index, made, found, position))
+            if wrong:
+                what.append(f"the row of half {half_index} says {wrong}")
+            if made.original_offset and found.prepared_at_ms > made.prepared_at_ms:
+                came, says = made.prepared_at_ms, found.prepared_at_ms
+                what.append(f"half {half_index} came at {came}, its row says prepared at {says}")
+            if made.current_offset and made.current_offset != found.current_offset < position:
+                what.append(f"half {half_index} lies at {made.current_offset}, its row says {found.current_offset}")
+            is_counted = made.first_half == half_index or half_index in self._rebuilt.checked_halves
+            if made.state == found.state == ROW_UNDECIDED and is_counted and made.checks != found.checks and log_ends():
+                what.append(f"half {half_index} was checked {made.checks} times, its row says {found.checks}")
+        for one in what:
+            self._findings.damage("transactions", one, REMAKE)
 
-    def _half_batch(self, record: HalfBatch | CopiedHalfBatch, now_ms: int) -> None:
-        self._undecided.add(record.half_index)
-        row = self._row(
-            record.half_index,
-            original_offset=record.first_offset if isinstance(record, CopiedHalfBatch) else record.offset,
-            topic_id=record.topic_id,
-            queue_id=record.queue_id,
-            message_bytes=record.size,
-            number=record.index,
-            group_hash=hash64(record.group.encode()),
-            id_hash=hash64(record.tx_id.encode()),
-        )
-        if row is not None and row.current_offset < record.offset:
-            what = f"half batch {record.half_index} lies at {record.offset}, its row says {row.current_offset}"
-            self._findings.damage("transactions", what, REMAKE)
-        if record.has_keys:
-            places = [from_start for from_start, _, _, _ in ENTRY.iter_unpack(self._entries_of(record.offset))]
-            for from_start in places:
-                self._keys_of_copied(record.offset + from_start)
+    def _expected(self, half_index: int, made: TransactionRow, found: TransactionRow, position: int) -> dict[str, int]:
+        names = list(_OF_HALF) if made.original_offset else []  # else only its verdict is in the log
+        if made.original_offset and 0 <= made.first_half != half_index:
+            names.append("first_half")
+        if made.state in (ROW_COMMITTED, ROW_ROLLED_BACK):
+            names += _OF_VERDICT
+        # Not visible in the log yet: it may be in the row. 0 in a row of which only this is known: it was never set.
+        if made.state == ROW_ROLLED_BACK or made.queue_offset >= (made.state == ROW_EMPTY):
+            names.append("queue_offset")
+        if found.current_offset >= position:
+            names = [name for name in names if name != "message_bytes"]
+        return {name: getattr(made, name) for name in names}
 
-    def _decided(self, record: Decided, now_ms: int) -> None:
-        settled = {"decided_by": record.decided_by, "verdict_position": record.offset, "settled_at_ms": now_ms}
-        self._ended(record, (*[ref.half_index for ref in record.refs], *record.lost))
-        self._settled_id(record)
-        for ref in record.refs:
-            if ref.queue_offset >= 0:
-                for number, entry in enumerate(self._shown_by(record, ref, now_ms)):
-                    self._entry(ref.topic_id, ref.queue_id, ref.queue_offset + number, entry)
-                # Without its half batch, which an interrupted trim may have removed, there are no entries to compare.
-                self._ends[ref.topic_id, ref.queue_id] = ref.queue_offset + ref.messages
-            self._row(ref.half_index, state=ROW_COMMITTED, queue_offset=ref.queue_offset, **settled)
-        for half_index in record.lost:
-            self._row(half_index, state=ROW_ROLLED_BACK, queue_offset=-1, **settled)
-
-    def _shown_by(self, record: Decided, ref: BatchRef, now_ms: int) -> Iterator[QueueEntry]:
-        """The queue entries of a half batch."""
-        for from_start, message_bytes, tag_hash, key_hash in ENTRY.iter_unpack(self._entries_of(ref.offset)):
-            yield QueueEntry(
-                ref.offset + from_start, message_bytes, tag_hash, record.offset, now_ms, ref.half_index, key_hash
-            )
-
-    def _rolled_back(self, record: RolledBack, now_ms: int) -> None:
-        self._ended(record, record.half_indexes)
-        self._settled_id(record)
-        for half_index in record.half_indexes:
-            self._row(
-                half_index,
-                state=ROW_ROLLED_BACK,
-                decided_by=record.decided_by,
-                verdict_position=record.offset,
-                settled_at_ms=now_ms,
-                queue_offset=-1,
-            )
-
-    def _released(self, record: Released, now_ms: int) -> None:
-        for ref in record.refs:
-            self._ref_entry(ref, record.offset, now_ms)
-            index = ref.half_index
-            # If half and verdict are trimmed, a rebuilt table has no row for it.
-            if index in self._settled or (index >= 0 and self._table.row(index) is not None):
-                self._row(index, queue_offset=ref.queue_offset)
-
-    def _checked(self, record: Checked | Parked, now_ms: int) -> None:
-        if record.half_index in self._undecided:
-            self._checks[record.group, record.tx_id] = record.half_index, record.checks
-
-    def _ended(self, verdict: Committed | RolledBack | Decided, half_indexes: Iterable[int]) -> None:
-        self._checks.pop((verdict.group, verdict.tx_id), None)
-        self._firsts.pop((verdict.group, verdict.tx_id), None)
-        for half_index in half_indexes:
-            self._undecided.discard(half_index)
-            before = self._settled.setdefault(half_index, verdict.offset)
-            if before != verdict.offset:
-                what = f"half {half_index} is settled twice, at {before} and at {verdict.offset}"
-                self._findings.damage("log", what, "a transaction has one verdict: " + REPORT)
-
-    def _row(self, half_index: int, **expected: int) -> TransactionRow | None:
-        self._counted["rows"] += 1
-        row = self._table.row(half_index)
-        if row is None:
-            self._findings.damage("transactions", f"the row of half {half_index} is missing", REMAKE)
-            return None
-        wrong = _differences(row, expected)
-        if wrong:
-            self._findings.damage("transactions", f"the row of half {half_index} says {wrong}", REMAKE)
-        return row
-
-    # --- settled ids, keys and topics
-
-    def _settled_id(self, record: Committed | RolledBack | Decided) -> None:
-        if not is_chosen(record):
-            return
-        self._counted["settled_ids"] += 1
-        start = segment_start(record.offset, self._identity.segment_bytes)
-        if start not in self._id_data:
-            path = self._shard / "settled_ids" / f"{start:020d}.ids"
-            self._id_data = {start: read_whole(self._disk, path) or b""}
-        at = self._id_at[start]
-        self._id_at[start] = at + SETTLED_ID_ENTRY.size
-        entry = SETTLED_ID_ENTRY.pack(id_hash(record.group, record.tx_id), record.offset)
-        if self._id_data[start][at : at + SETTLED_ID_ENTRY.size] != entry:
-            what = f"the settled ids of segment {start} do not name the verdict at {record.offset} where they should"
-            self._ids_wrong.setdefault(start, what)
+    # --- settled ids and topics
 
     def _no_more_ids(self, below: int) -> None:
         """Check that no file has entries before ``below`` beside the compared ones."""
         directory = self._shard / "settled_ids"
         for start in list_bases(self._disk, directory, ".ids"):
-            at = self._id_at[start]
-            data = read_whole(self._disk, directory / f"{start:020d}.ids") or b""
-            position = int.from_bytes(data[at + 8 : at + 16], "big")
+            path = directory / f"{start:020d}.ids"
+            at = self._compared.ends.get(path, 0)
+            data = read_whole(self._disk, path) or b""
+            position = int.from_bytes(data[at + 8 : at + SEGMENT_ENTRY_BYTES], "big")
             if start >= self._log_start and 0 < position < below:
                 what = f"the settled ids of segment {start} name a verdict at {position}, where the log has none"
-                self._ids_wrong.setdefault(start, what)
-
-    def _delayed(self, record: DelayedRecord, now_ms: int) -> None:
-        self._keys(record.message, record.offset)
-
-    def _copied_delayed(self, record: CopiedDelayed, now_ms: int) -> None:
-        self._keys_of_copied(record.offset)
-
-    def _keys_of_copied(self, offset: int) -> None:
-        """Compare the keys of a copied message with the index at its offset: the record has no properties."""
-        start, data = self._key_file(offset)
-        while data[self._key_at[start] + 8 : self._key_at[start] + 16] == offset.to_bytes(8, "big"):
-            self._key_at[start] += KEY_ENTRY.size
-
-    def _keys(self, message: StoredMessage, offset: int) -> None:
-        for value in key_hashes(message.topic, keys_of(message)):
-            self._counted["keys"] += 1
-            start, data = self._key_file(offset)
-            at = self._key_at[start]
-            self._key_at[start] = at + KEY_ENTRY.size
-            if data[at : at + KEY_ENTRY.size] != KEY_ENTRY.pack(value, offset):
-                what = f"the index of segment {start} does not name the message at {offset} where it should"
-                self._keys_wrong.setdefault(start, what)
-
-    def _key_file(self, offset: int) -> tuple[int, bytes]:
-        start = segment_start(offset, self._identity.segment_bytes)
-        if start not in self._key_data:
-            path = self._shard / "keys" / f"{start:020d}.key"
-            self._key_data = {start: read_whole(self._disk, path) or b""}
-        return start, self._key_data[start]
-
-    def _topic_set(self, record: TopicSet, now_ms: int) -> None:
-        self._named[record.topic_id] = (record.name, record.offset)
-
-    def _topic_deleted(self, record: TopicDeleted, now_ms: int) -> None:
-        self._deleted.add(record.topic_id)
+                self._compared.wrong.setdefault(path, what)
 
     def _topics(self) -> None:
         try:
@@ -830,42 +780,13 @@ class _IndexCheck:
         for topic_id, (name, offset) in self._named.items():
             if many and offset >= self.checkpoint_at:
                 continue
-            if topic_id not in self._deleted and has.get(topic_id) != name:
+            if has.get(topic_id) != name:
                 what = f"topics.json does not name topic {topic_id}, {name!r}"
                 self._findings.damage("topics", what, WRITTEN_ANEW)
 
-    _CHECKS: Final[dict[type, Callable[..., None]]] = for_each_kind(
-        {
-            MessageRecord: _plain,
-            HalfRecord: _half,
-            CopiedHalf: _copied_half,
-            Committed: _committed,
-            RolledBack: _rolled_back,
-            Released: _released,
-            Checked: _checked,
-            Parked: _checked,
-            DelayedRecord: _delayed,
-            CopiedDelayed: _copied_delayed,
-            TopicSet: _topic_set,
-            TopicDeleted: _topic_deleted,
-            HalfBatch: _half_batch,
-            CopiedHalfBatch: _half_batch,
-            Decided: _decided,
-        },
-        nothing=(
-            GroupSet,
-            OffsetsCommitted,
-            EpochStarted,
-            Base,
-            ProducerSet,
-            GroupDeleted,
-            OperatorActed,
-            QueryForgotten,
-            CoordinatorEpoch,
-            Compared,
-            Trim,
-        ),
-    )
+
+def _row_of(row: bytes) -> TransactionRow:
+    return TransactionRow._make(TRANSACTION_ROW.unpack(row))
 
 
 def _differences(found: QueueEntry | TransactionRow, expected: dict[str, int]) -> str:

@@ -1,36 +1,30 @@
 """The watermark page: how far processes beside the broker may read the log.
 
-Everything before the high watermark is durable and in the indexes. The broker writes the page after the indexes, once for each turn. A
-reader takes one position and bounds every queue by it, so it sees a transaction completely or not at all.
-
-The page is not synced. After a power loss it may lag behind the log, or be damaged; the next start writes it. In state REBUILDING
-the indexes are being rebuilt: nothing may be read until the state changes.
+Everything before the high watermark is durable and in the indexes. The broker writes the page after the indexes, once for each turn, and
+does not sync it. A reader takes one position and bounds every queue by it, so it sees a transaction completely or not at all.
 
 The page also states how far the log was durable, and is written before a reply is released: a log that ends before that position is
 damaged, whatever its own batches state. With durability ``fsync`` it is at least the high watermark, even if a full disk
 delays the indexes; with ``memory`` only checkpoints advance it.
 """
 
+from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from halfmq.model.checksum import crc32
 from halfmq.runtime.disk import Disk, File
 from halfmq.store.layout import (
     WATERMARK,
     WATERMARK_MAGIC,
     WATERMARK_OPEN,
     WATERMARK_REBUILDING,
-    WATERMARK_SLOT_BYTES,
     WATERMARK_VERSION,
 )
 from halfmq.store.segment import NO_SPACE
-from halfmq.store.two_slots import Missing, Unreadable, decode_slot
+from halfmq.store.two_slots import PAGE_BYTES, Fields, Missing, Unreadable, read_slots, write_slot
 
-_SLOTS: Final = 2
 #: A slot is rarely read during its write; after this many failures in a row it is damaged.
 _READ_ATTEMPTS: Final = 8
-_pack: Final = WATERMARK.pack
 
 
 class Watermark(NamedTuple):
@@ -64,7 +58,7 @@ class WatermarkPage:
         """Open the page, creating it if missing. Its content stays until the first ``publish``."""
         file = disk.open(path, create=True)
         try:
-            file.allocate(_SLOTS * WATERMARK_SLOT_BYTES)  # so that it can be written even if the disk is full later
+            file.allocate(PAGE_BYTES)  # so that it can be written even if the disk is full later
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
@@ -85,8 +79,8 @@ class WatermarkPage:
         self._write(WATERMARK_OPEN, *self._last, durable)
 
     def rebuilding(self, position: int, log_start: int, durable: int) -> None:
-        """Call it before indexes are removed for a rebuild: readers wait until ``publish``. On the disk on return, except for the page's name.
-        ``position``: the log's end.
+        """Call it before indexes are removed for a rebuild: readers wait until ``publish``. On the disk on return, except for the page's
+        name. ``position``: the log's end.
         """
         self._write(WATERMARK_REBUILDING, position, log_start, 0, durable)
         self._file.sync()
@@ -102,32 +96,17 @@ class WatermarkPage:
         self._file.close()
 
     def _write(self, state: int, position: int, log_start: int, broker_time_ms: int, durable: int) -> None:
-        sequence = self._sequence = self._sequence + 1
-        data = _pack(
-            WATERMARK_MAGIC,
-            WATERMARK_VERSION,
-            sequence,
-            self._store,
-            self._epoch,
-            state,
-            position,
-            log_start,
-            broker_time_ms,
-            durable,
-            0,
-        )[:-4]
-        self._file.write((sequence & 1) * WATERMARK_SLOT_BYTES, [data + crc32(data).to_bytes(4, "big")])
+        self._sequence += 1
+        fields = self._store, self._epoch, state, position, log_start, broker_time_ms, durable
+        write_slot(self._file, WATERMARK, WATERMARK_MAGIC, WATERMARK_VERSION, self._sequence, *fields)
 
 
 def read_watermark_page(disk: Disk, path: Path) -> Watermark | Missing | Unreadable:
     """Read the page from another process. Missing: no broker has written one in this store yet."""
     if not disk.exists(path):
         return Missing()
-    file = disk.open(path, writable=False)
-    try:
+    with closing(disk.open(path, writable=False)) as file:
         return read_watermark_page_file(file)
-    finally:
-        file.close()
 
 
 def read_watermark_page_file(file: File) -> Watermark | Missing | Unreadable:
@@ -150,17 +129,11 @@ def _newest(file: File) -> Watermark | Missing | Unreadable:
 
 
 def _slots(file: File) -> list[Watermark | Missing | Unreadable]:
-    return [_slot(file.read(number * WATERMARK_SLOT_BYTES, WATERMARK.size)) for number in range(_SLOTS)]
+    return [_watermark(slot) for slot in read_slots(file, WATERMARK, WATERMARK_MAGIC, WATERMARK_VERSION)]
 
 
-def _slot(data: bytes) -> Watermark | Missing | Unreadable:
-    match decode_slot(WATERMARK, WATERMARK_MAGIC, data):
-        case (_, version, sequence, uuid, epoch, state, position, log_start, time_ms, durable):
-            if version != WATERMARK_VERSION:
-                return Unreadable(f"the page has version {version}, this program reads {WATERMARK_VERSION}")
-            rebuilding = state == WATERMARK_REBUILDING
-            return Watermark(sequence, uuid, epoch, rebuilding, position, log_start, time_ms, durable)
-        case Missing() | Unreadable() as other:
-            return other
-        case _:
-            raise AssertionError
+def _watermark(slot: Fields | Missing | Unreadable) -> Watermark | Missing | Unreadable:
+    if isinstance(slot, Missing | Unreadable):
+        return slot
+    sequence, uuid, epoch, state, *rest = slot
+    return Watermark(sequence, uuid, epoch, state == WATERMARK_REBUILDING, *rest)

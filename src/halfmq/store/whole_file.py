@@ -1,7 +1,7 @@
 """Files that are read and replaced as a whole: ``store.json``, ``topics.json`` and snapshots."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from halfmq.runtime.disk import Disk, File
@@ -11,8 +11,8 @@ from halfmq.runtime.disk import Disk, File
 def replacing(disk: Disk, path: Path, temporary: Path) -> Iterator[File]:
     """An empty file that replaces ``path`` at the end, so that a reader, or a crash, finds the old file or the new one.
 
-    The fsync precedes the rename: otherwise a crash could leave the new name without bytes. The name is durable after a sync of its directory,
-    which is up to the caller.
+    The fsync precedes the rename: otherwise a crash could leave the new name without bytes. The name is durable after a sync of its
+    directory, which is up to the caller.
 
     Raises:
         OSError: ``path`` is unchanged. ``temporary`` may remain, and is overwritten the next time.
@@ -31,8 +31,5 @@ def read_whole(disk: Disk, path: Path) -> bytes | None:
     """All bytes of the file; None if it does not exist."""
     if not disk.exists(path):
         return None
-    file = disk.open(path, writable=False)
-    try:
+    with closing(disk.open(path, writable=False)) as file:
         return file.read(0, file.size())
-    finally:
-        file.close()

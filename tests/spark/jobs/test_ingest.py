@@ -15,8 +15,7 @@ from halfmq.errors import UsageError
 from halfmq.spark.jobs import ingest, table_job, tables
 from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.jobs.stream import JobFailed
-from halfmq.spark.sink.batch_input import BatchInput
-from halfmq.spark.sink.checkpoint import Checkpoint
+from halfmq.spark.sink.checkpoint import BatchInput, Checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -157,7 +157,9 @@ def test_each_planted_fault_is_found_and_counted(shop: Shop, capsys: pytest.Capt
 
 
 def test_message_whose_key_can_be_read_is_not_missing(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
-    """A producer changed the type of a field, of one that is compared, of another one, or of the key: to send the orders again would be wrong."""
+    """A producer changed the type of a field, of one that is compared, of another one, or of the key: to send the orders again would be
+    wrong.
+    """
     shop.sell(range(100, 106))
     body = msgspec.to_builtins(order(100))
     shop.mq.send(shop.topic, body | {"total_cents": "200"})

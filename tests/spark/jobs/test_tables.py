@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs import files, tables
+from halfmq.spark.jobs import tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -40,14 +40,14 @@ def test_a_batch_that_was_interrupted_leaves_nothing_visible(
 ) -> None:
     table = tables.open_table(tmp_path / "t", form, "query")
     tables.write(table, 0, rows_of(spark, 0, 10))
-    write: Callable[..., Any] = files.write_split
+    write: Callable[..., Any] = tables.write_targets
 
     def killed(*given: Any) -> Any:
         write(*given)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "write_split", killed)
+        patch.setattr(tables, "write_targets", killed)
         with pytest.raises(KeyboardInterrupt):
             tables.write(table, 1, rows_of(spark, 10, 20))
     assert ids(spark, tmp_path / "t") == list(range(10))

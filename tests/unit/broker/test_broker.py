@@ -16,7 +16,7 @@ from halfmq.core.commands import Tick
 from halfmq.errors import StoreFull, UsageError
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
-from halfmq.store.store import Durability, Store
+from halfmq.store.store import Durability
 
 ID = "AC10000100002A9F0000000000000001"
 
@@ -80,10 +80,10 @@ async def test_drain_leaves_a_checkpoint_so_that_the_next_start_redoes_nothing(t
 async def test_release_that_has_no_room_is_tried_again_at_leisure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: a full disk does not make the broker spin. Method: a delayed message falls due at the end of a segment."""
+    """Goal: a full disk does not make the broker spin. Method: a delayed message of an older segment falls due at the end of a segment."""
     tried = 0
 
-    def full(store: Store) -> None:
+    def full() -> None:
         nonlocal tried
         tried += 1
         raise StoreFull("no room for the next log segment")
@@ -92,8 +92,9 @@ async def test_release_that_has_no_room_is_tried_again_at_leisure(
     async with serving(tmp_path, segment_bytes=1 << 16, clock=clock) as running:
         client = await running.client()
         await client.send("T", bytes(28_000), unique="0" * 32, TIMER_DELAY_MS="3600000")
-        await client.send("Fill", bytes(28_000), unique="1" * 32)
-        monkeypatch.setattr(Store, "reserve_roll", full)
+        for number in (1, 2, 3):
+            await client.send("Fill", bytes(28_000), unique=str(number) * 32)
+        monkeypatch.setattr(running.broker._store, "reserve_roll", full)
         clock.passed_ms = 3_600_000
         running.broker._tick()
         await until(lambda: rests.seen)

@@ -22,24 +22,17 @@ from typer.testing import CliRunner
 from halfmq import AsyncClient
 from halfmq.broker import listener as listener
 from halfmq.broker.config import BrokerConfig, packed_host
-from halfmq.broker.front_door import Rejected
-from halfmq.broker.listener import bind
+from halfmq.broker.listener import PortPlan, bind
+from halfmq.broker.peers.peers import Rejected
 from halfmq.cli.main import app
-from halfmq.client.connector import Address, TcpConnector, parse_url
+from halfmq.client.connector import TcpConnector
 from halfmq.errors import EnvironmentFailed, PortTaken
-from halfmq.model.urls import server_host
-from halfmq.spark.options import parse_servers
+from halfmq.model.address import Address
 
 
-class Closed:
+def closed(host: str) -> Rejected:
     """A front door that closes every connection."""
-
-    def admit(self, host: str) -> Rejected:
-        return Rejected("nobody is served")
-
-    def begun(self, connection: asyncio.BaseProtocol, /) -> None: ...
-
-    def close(self, *, abort: bool) -> None: ...
+    return Rejected("nobody is served")
 
 
 def has_v6() -> bool:
@@ -117,9 +110,9 @@ async def test_addresses_that_are_listened_on(hosts: tuple[str, ...], expected: 
     wanted = free_port() if fixed else 0
     if expected == set():
         with pytest.raises(EnvironmentFailed, match=r"is not an address of this machine|is not known here"):
-            await bind(Closed(), "broker", hosts, wanted)
+            await bind(PortPlan("broker", closed, wanted), hosts)
         return
-    port = await bind(Closed(), "broker", hosts, wanted)
+    port = await bind(PortPlan("broker", closed, wanted), hosts)
     try:
         port.listen()
         port.accept()
@@ -151,9 +144,9 @@ async def test_all_addresses_are_those_of_the_families_that_the_machine_has(
         patch.setattr(listener, "_bind_one", without)
         if not left:
             with pytest.raises(EnvironmentFailed):
-                await bind(Closed(), "broker", ("::",), 0)
+                await bind(PortPlan("broker", closed, 0), ("::",))
             return
-        port = await bind(Closed(), "broker", ("::",), 0)
+        port = await bind(PortPlan("broker", closed, 0), ("::",))
     port.listen()
     port.accept()
     assert await reached(port.port) == left
@@ -172,22 +165,22 @@ async def test_free_port_is_one_that_is_free_on_all_addresses(monkeypatch: pytes
         return real(place, first)
 
     monkeypatch.setattr(listener, "_bind_one", bind_one)
-    port = await bind(Closed(), "broker", ("127.0.0.1", "127.0.0.2"), 0)
+    port = await bind(PortPlan("broker", closed, 0), ("127.0.0.1", "127.0.0.2"))
     assert (taken, port.addresses) == (0, [f"127.0.0.1:{port.port}", f"127.0.0.2:{port.port}"])
     port.close()
     taken = 1_000
     with pytest.raises(PortTaken, match=r"the broker cannot listen on 127\.0\.0\.2:0"):
-        await bind(Closed(), "broker", ("127.0.0.1", "127.0.0.2"), 0)
+        await bind(PortPlan("broker", closed, 0), ("127.0.0.1", "127.0.0.2"))
     assert taken == 1_000 - listener._PORTS_TRIED
 
 
 async def test_port_that_is_taken_on_one_address_is_said_with_that_address() -> None:
-    port = await bind(Closed(), "broker", ("127.0.0.2",), 0)
+    port = await bind(PortPlan("broker", closed, 0), ("127.0.0.2",))
     port.listen()
-    other = await bind(Closed(), "broker", ("127.0.0.1",), 0)
+    other = await bind(PortPlan("broker", closed, 0), ("127.0.0.1",))
     other.close()
     with pytest.raises(PortTaken, match=rf"127\.0\.0\.2:{port.port}"):
-        await bind(Closed(), "broker", ("127.0.0.1", "127.0.0.2"), port.port)
+        await bind(PortPlan("broker", closed, port.port), ("127.0.0.1", "127.0.0.2"))
     port.close()
 
 
@@ -212,25 +205,6 @@ def test_first_address_that_other_machines_reach_is_advertised(
     config = BrokerConfig(tmp_path, hosts=hosts).checked()
     assert (config.advertised(), config.advertises_loopback_for_everywhere()) == (advertised, warned)
     assert len(packed_host(advertised, 1)) in (8, 20)
-
-
-@pytest.mark.parametrize(
-    ("text", "host"),
-    [
-        ("[fe80::1%25eth0]", "fe80::1%eth0"),
-        ("[fe80::1%eth0]", "fe80::1%eth0"),
-        ("fe80::1%eth0", "fe80::1%eth0"),
-        ("[fe80::1%25]", "fe80::1%25"),  # the interface with number 25
-        ("[fe80::1%2525]", "fe80::1%25"),
-        ("[::1]", "::1"),
-        ("mq", "mq"),
-    ],
-)
-def test_interface_of_an_address_in_a_url(text: str, host: str) -> None:
-    assert server_host(text) == host
-    if text.startswith("["):
-        assert parse_url(f"rocketmq://{text}:1") == ((host, 1),)
-        assert parse_servers(f"rocketmq://{text}:1") == ((host, 1),)
 
 
 def url_of(host: str, port: int) -> str:
@@ -275,7 +249,7 @@ def test_interface_of_an_address_is_kept_by_the_loop_of_the_process() -> None:
     host = LINK_LOCAL or ("::1" if V6 else "127.0.0.1")
 
     async def talks() -> None:
-        port = await bind(Closed(), "broker", (host,), 0)
+        port = await bind(PortPlan("broker", closed, 0), (host,))
         port.listen()
         port.accept()
         assert port.addresses == [str(Address(host, port.port))]

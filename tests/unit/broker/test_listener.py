@@ -4,7 +4,6 @@ import asyncio
 import errno
 import logging
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ from tests.support.ports import free_port
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
-from halfmq.broker.listener import bind, cannot_listen
-from halfmq.broker.remoting.gateway import Gateway
+from halfmq.broker.listener import PortPlan, bind, cannot_listen
+from halfmq.broker.peers.peers import Rejected
 from halfmq.errors import EnvironmentFailed, PortTaken
 
 
@@ -44,9 +43,7 @@ def other_process(port: int) -> socket.socket:
 
 
 async def test_port_that_somebody_else_listens_on_since_it_was_bound_is_said() -> None:
-    door = await bind(
-        Gateway(asyncio.get_running_loop(), lambda: 0, clock=time.perf_counter), "broker", ("127.0.0.1",), 0
-    )
+    door = await bind(PortPlan("broker", lambda host: Rejected("nobody is served"), 0), ("127.0.0.1",))
     with other_process(door.port) as other:
         other.listen()
         with pytest.raises(PortTaken) as caught:
@@ -82,7 +79,7 @@ async def test_vip_port_that_is_taken_is_told_and_left_out(tmp_path: Path, caplo
 
 
 async def test_every_address_of_a_name_gets_the_same_port() -> None:
-    door = await bind(Gateway(asyncio.get_running_loop(), lambda: 0, clock=time.perf_counter), "broker", ("",), 0)
+    door = await bind(PortPlan("broker", lambda host: Rejected("nobody is served"), 0), ("",))
     try:
         assert {listening.getsockname()[1] for listening in door._sockets} == {door.port}
     finally:
@@ -100,14 +97,14 @@ async def test_connections_beyond_the_limit_are_closed_and_the_others_are_served
         burst = await asyncio.gather(*[running.client(names=bool(number % 2)) for number in range(20)])
         await until(lambda: sum(client.closed.is_set() for client in burst) >= 18)
         assert (await first.ask(106)).code == 0
-        assert len(running.broker._gateway.connections) == 3
-        assert not running.broker._gateway.expected
+        assert len(running.broker._peers.connected) == 3
+        assert running.broker._peers.places.taken == 3
         told = [record.getMessage() for record in caplog.records if record.name == "halfmq.listener"]
         assert 1 <= len(told) <= 2, "one line for each port"
         assert "limit of 3 reached" in told[0]
         for client in burst:
             await client.close()
-        await until(lambda: len(running.broker._gateway.connections) == 1)
+        await until(lambda: len(running.broker._peers.connected) == 1)
         assert (await (await running.client()).ask(106)).code == 0, "there is room again"
 
 
@@ -117,7 +114,7 @@ async def test_machine_without_descriptors_is_asked_again_later(
     monkeypatch.setattr("halfmq.broker.listener._REST_S", 0.05)
     async with serving(tmp_path) as running:
         ((_, door), _) = running.broker._ports._bound
-        real = door._sockets[0]
+        (real,) = door._sockets
 
         class Poor:
             tries = 0

@@ -12,6 +12,7 @@ from tests.support.in_process import Calls, Running, ShiftedClock, serving
 from tests.support.raw_client import Answer, RawClient
 from tests.support.waiting import PATIENCE_S, soon, until
 
+from halfmq.broker import maintenance
 from halfmq.errors import StoreDamaged, StorePoisoned
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
@@ -223,6 +224,30 @@ async def test_failed_checkpoint_stops_the_broker(
             assert "'snapshot-1.tmp'" in str(failed)
             assert "check the disk, then restart" in str(failed)
             assert str(failed) in caplog.text
+
+
+async def test_a_drain_ends_a_trim_that_still_copies_and_begins_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "COPY_RECORDS_MAX", 1)
+    keeping: dict[str, Any] = {"retention_ms": 0, "retention_bytes": 1 << 17, "settings": NO_WINDOW}
+    async with serving(
+        tmp_path, segment_bytes=SMALL, retention_check_ms=3_600_000, checkpoint_interval_ms=3_600_000, **keeping
+    ) as running:
+        client = await running.client()
+        for number in range(20):
+            assert (await client.half("T", b"one", unique=f"{number:032d}")).code == 0
+        await filled(running)
+        running.maintenance.checkpoint()
+        await until(lambda: running.maintenance._checkpoint_at == running.state.log_end)
+        running.maintenance.check_retention()
+        assert running.maintenance._trimming is not None
+        running.maintenance.drain()
+        await until(lambda: running.maintenance._trimming is None)
+        assert running.state.log_start == 0, "it did not wait for twenty steps"
+        running.maintenance.check_retention()
+        assert running.maintenance._trimming is None
+        assert running.state.derived.undecided_count == 20
 
 
 async def test_files_of_a_trim_are_removed_off_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -660,7 +685,9 @@ async def test_the_empty_segment_for_the_next_roll_is_made_again(
 async def test_a_start_opens_no_work_for_the_next_checkpoint_with_idle_queues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their names were synced before; 24,000 topics made a stop take a minute. Those of a queue that is not in the checkpoint are synced again."""
+    """Their names were synced before; 24,000 topics made a stop take a minute. Those of a queue that is not in the checkpoint are synced
+    again.
+    """
     synced: list[Path] = []
     sync = RealDisk.sync_directory
     monkeypatch.setattr(RealDisk, "sync_directory", lambda disk, path: synced.append(path) or sync(disk, path))

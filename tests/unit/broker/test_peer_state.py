@@ -1,14 +1,19 @@
 """Every container of the core and the broker is in the table of what peers can create, and the table is in the documents."""
 
 import ast
+import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import pytest
+import typer
 from tests.support import peer_state_page
 
+from halfmq import limits
 from halfmq.broker.peer_state import OF_THE_BROKER, TABLE
+from halfmq.cli import serve
 
 SOURCE: Final = Path(__file__).parents[3] / "src" / "halfmq"
 _CONTAINERS: Final = frozenset({
@@ -92,6 +97,18 @@ def test_rows_answer_the_three_questions() -> None:
         assert row.most
         assert row.goes
         assert row.held_in
+
+
+def test_a_maximum_names_limits_that_the_code_has() -> None:
+    options = {option for one in typer.main.get_command(serve.app).params for option in one.opts}
+    looked_at = 0
+    for row in TABLE:
+        modules = [limits, *[import_module(f"halfmq.{name.partition(':')[0]}") for name in row.held_in]]
+        for name in re.findall(r"`([^`]+)`", row.most):
+            exists = name in options if name.startswith("--") else any(hasattr(module, name) for module in modules)
+            assert exists, f"{row.what}: {name}"
+            looked_at += 1
+    assert looked_at > 25
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from halfmq.broker.ports import BoundPorts, PortPlan
+from halfmq.broker.listener import PortPlan
+from halfmq.broker.ports import BoundPorts
 from halfmq.errors import PortTaken
 
 
@@ -35,24 +36,33 @@ class Machine:
         self.taken = taken
         self.lost = lost
         self.ports: dict[str, Port] = {}
+        self.plans: list[PortPlan] = []
 
-    async def bind(self, front_door: Any, what: str, hosts: Sequence[str], port: int) -> Port:
-        if port in self.taken:
-            raise PortTaken(f"the {what} cannot listen on {hosts[0]}:{port}", hint="another port")
-        self.ports[what] = made = Port(port, listens=port not in self.lost)
+    async def bind(self, plan: PortPlan, hosts: Sequence[str]) -> Port:
+        self.plans.append(plan)
+        if plan.port in self.taken:
+            raise PortTaken(f"the {plan.name} cannot listen on {hosts[0]}:{plan.port}", hint="another port")
+        self.ports[plan.name] = made = Port(plan.port, listens=plan.port not in self.lost)
         return made
 
 
-FRONT_DOOR: Any = object()
-BROKER = PortPlan("broker", FRONT_DOOR, 10)
-HEALTH = PortPlan("health", FRONT_DOOR, 20, closed_last=True)
-OLD = PortPlan("old clients", FRONT_DOOR, 30, without="old clients cannot send")
+ADMIT: Any = object()
+BROKER = PortPlan("broker", ADMIT, 10)
+HEALTH = PortPlan("health", ADMIT, 20, closed_last=True)
+OLD = PortPlan("old clients", ADMIT, 30, without="old clients cannot send")
 
 
 async def bound(machine: Machine) -> BoundPorts:
     ports = BoundPorts(machine.bind, ("127.0.0.1",))
     await ports.bind([BROKER, HEALTH, OLD])
     return ports
+
+
+async def test_a_port_is_bound_with_its_whole_plan() -> None:
+    """So a further property of a port passes nothing on the way to its listener."""
+    machine = Machine()
+    await bound(machine)
+    assert [*map(id, machine.plans)] == [*map(id, (BROKER, HEALTH, OLD))]
 
 
 async def test_a_drain_leaves_open_what_is_closed_last() -> None:

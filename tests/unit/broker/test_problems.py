@@ -6,7 +6,7 @@ import pytest
 
 from halfmq.broker.problems import Problems
 from halfmq.core.commands import EnsureGroup
-from halfmq.core.engine import BoundWrong, DecisionFailed, DelayedNotShown, NoNextSegment, NotCopied, Problem
+from halfmq.core.engine import DecisionFailed, DelayedNotShown, FitsNowhere, NoNextSegment, NotCopied, Problem
 from halfmq.errors import InvariantViolated
 from halfmq.runtime.log_throttle import REST_S
 
@@ -17,11 +17,8 @@ _GROUP = EnsureGroup("G")
     ("problem", "says"),
     [
         (DecisionFailed(_GROUP, KeyError("a bug")), "decision failed on EnsureGroup; nothing was changed"),
-        (BoundWrong(_GROUP, InvariantViolated("x"), failed=False), "the bound of EnsureGroup was wrong"),
-        (BoundWrong(_GROUP, KeyError("x"), failed=False), "no bound for EnsureGroup"),
-        (BoundWrong(_GROUP, InvariantViolated("x"), failed=True), "EnsureGroup failed; nothing was changed"),
+        (FitsNowhere(_GROUP, InvariantViolated("x")), "EnsureGroup failed; nothing was changed"),
         (NotCopied(_GROUP, 77, "it stays undecided"), "it stays undecided"),
-        (NoNextSegment("topics take it all", disk_full=False), "no next segment, so what needs one is refused"),
     ],
 )
 def test_once_and_then_now_and_then(problem: Problem, says: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -39,7 +36,7 @@ def test_no_room_is_said_each_time_that_it_begins(caplog: pytest.LogCaptureFixtu
     caplog.set_level(logging.WARNING)
     problems = Problems(lambda: 0.0, 65_536)
     for _ in range(2):
-        problems.tell(NoNextSegment("no room", disk_full=True))
+        problems.tell(NoNextSegment("no room"))
     assert len(caplog.messages) == 2
 
 

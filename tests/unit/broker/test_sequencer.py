@@ -11,20 +11,21 @@ import pytest
 from msgspec.structs import replace
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.in_process import Calls, Hand, Running, serving, serving_by_hand
+from tests.support.invariants import check
 from tests.support.raw_client import Answer, RawClient, command, end_ext, send_ext
 from tests.support.waiting import soon, turns, until
 
 from halfmq import limits
-from halfmq.core import base_space, engine
-from halfmq.core.base import base_payload
-from halfmq.core.base_bytes import recount
-from halfmq.core.commands import RELEASES_MAX, EnsureGroup, SetProducer
-from halfmq.core.transaction.invariants import check
+from halfmq.core import engine
+from halfmq.core.commands import RELEASES_MAX, EnsureGroup, SendMessage
+from halfmq.core.decide import DECIDE
+from halfmq.core.decision import Decision
 from halfmq.errors import StoreFull, StorePoisoned
 from halfmq.model.records import Record
-from halfmq.model.settings import BrokerSettings, ProducerSettings
+from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
+from halfmq.store.commit_log import CommitLog
 from halfmq.store.store import Durability, Store
 from halfmq.store.watermark_page import Watermark, read_watermark_page
 
@@ -132,16 +133,17 @@ async def test_commands_of_one_read_are_one_batch_and_one_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[int] = []
-    append = Store.append
-
-    def counted(store: Store, records: Sequence[Record], broker_time_ms: int) -> int:
-        batches.append(len(records))
-        return append(store, records, broker_time_ms)
 
     async with serving(tmp_path) as running:
+        append = running.broker._store.append
+
+        def counted(records: Sequence[Record], broker_time_ms: int) -> int:
+            batches.append(len(records))
+            return append(records, broker_time_ms)
+
         client = await running.client()
         assert (await client.send("T", b"first", unique="0" * 32)).code == 0
-        monkeypatch.setattr(Store, "append", counted)
+        monkeypatch.setattr(running.broker._store, "append", counted)
         for first in range(500, 700, 32):
             batches.clear()
             opaques = range(first, first + 32)
@@ -206,12 +208,12 @@ async def test_failed_sync_stops_the_broker_and_lets_no_answer_out(tmp_path: Pat
 async def test_no_room_for_the_next_segment_refuses_and_keeps_serving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(store: Store) -> None:
+    def full() -> None:
         raise StoreFull("no room for the next log segment")
 
     async with serving(tmp_path, segment_bytes=1 << 16) as running:
         client = await running.client()
-        monkeypatch.setattr(Store, "reserve_roll", full)
+        monkeypatch.setattr(running.broker._store, "reserve_roll", full)
         answers = [await client.send("T", bytes(9_000), unique=f"{number:032d}") for number in range(10)]
         assert answers[0].code == 0
         assert answers[-1].code == 14
@@ -224,53 +226,6 @@ async def test_no_room_for_the_next_segment_refuses_and_keeps_serving(
         running.maintenance.check_free_space()
         await until(lambda: not running.state.session.disk_full)
         assert (await client.send("T", bytes(9_000), unique="9" * 32)).code == 0
-
-
-async def too_full(running: Running, monkeypatch: pytest.MonkeyPatch, bytes_min: int) -> None:
-    """Limits of producer groups as a store could have before they asked for room."""
-    with monkeypatch.context() as patch:
-        patch.setattr(base_space, "_base_bytes_max", lambda state: 1 << 30)
-        number = 0
-        while len(base_payload(running.state)) < bytes_min:
-            settings = ProducerSettings(f"group-{number:03d}".ljust(110, "n"), skip_age_ms=3_600_000, set_by="ada")
-            running.broker._sequencer.submit(SetProducer(settings), None)
-            await turns(1)
-            number += 1
-
-
-async def test_a_store_whose_settings_outgrew_a_segment_refuses_says_what_to_do_and_goes_on_when_it_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with serving(tmp_path, segment_bytes=SMALL) as running:
-        client = await running.client()
-        assert (await client.send("T", b"x", unique="0" * 32)).code == 0
-        await too_full(running, monkeypatch, 62_000)
-        for number in range(1, 40):
-            answer = await client.send("T", bytes(3_000), unique=f"{number:032d}")
-            if answer.code:
-                break
-        assert answer.code == 14
-        assert "take limits of producer groups away" in str(answer.remark)
-        assert sum("no next segment" in line for line in caplog.messages) == 1
-        assert running.broker._sequencer.failed is None
-        for name in list(running.state.producer_settings):
-            running.broker._sequencer.submit(SetProducer(ProducerSettings(name, set_by="ada")), None)
-            await turns(1)
-        assert (await client.send("T", bytes(3_000), unique="9" * 32)).code == 0
-
-
-async def test_a_start_without_room_for_its_base_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(tmp_path, segment_bytes=SMALL) as running:
-        for number in range(600):
-            name = f"group-{number:03d}".ljust(110, "n")
-            running.state.producer_settings[name] = ProducerSettings(name, skip_age_ms=3_600_000)
-        running.state.derived.base_bytes = recount(running.state).base
-        monkeypatch.setattr(engine, "fits", lambda *_: False)  # the segment is full
-        end = running.state.log_end
-        with pytest.raises(StoreFull, match="of the head of each log segment") as caught:
-            running.broker._sequencer.begin_epoch(2, 0)
-        assert "halfmq store dump" in caught.value.hint
-        assert (running.state.log_end, running.state.batch_open) == (end, False)
 
 
 async def test_a_start_without_room_for_a_segment_does_not_speak_of_what_goes_on(tmp_path: Path) -> None:
@@ -517,13 +472,13 @@ async def test_many_delayed_messages_that_cannot_be_copied_are_put_aside_togethe
         path.write_bytes(data.replace(b"soon damaged", b"damaged now!"))
         segments += b"soon damaged" in data
     looked: Counter[int] = Counter()
-    look = Store.why_not_copied
+    look = CommitLog.why_not_copied
 
-    def counted(store: Store, source: int, message_bytes: int) -> str | None:
+    def counted(log: CommitLog, source: int, message_bytes: int) -> str | None:
         looked[running.broker._sequencer.decided] += 1
-        return look(store, source, message_bytes)
+        return look(log, source, message_bytes)
 
-    monkeypatch.setattr(Store, "why_not_copied", counted)
+    monkeypatch.setattr(CommitLog, "why_not_copied", counted)
     async with serving(tmp_path, segment_bytes=SMALL, clock=_Later()) as running:
         await until(lambda: not running.state.derived.delayed_heap)
         assert running.state.topics_by_name["T"].ends[0] == 6
@@ -575,7 +530,7 @@ async def test_a_drain_does_not_wait_for_a_disk_that_stays_full(
         assert (await client.end(half, ID, COMMIT)).ext["HMQ_VERDICT"] == "COMMITTED"
 
 
-# --- bounds that are wrong ---------------------------------------------------------------------------------------
+# --- the end of a segment ----------------------------------------------------------------------------------------
 
 
 async def bodies_up_to_the_end(running: Running) -> RawClient:
@@ -588,39 +543,21 @@ async def bodies_up_to_the_end(running: Running) -> RawClient:
     return client
 
 
-async def test_a_bound_that_breaks_stops_nobody_and_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(state: Any, command: Any) -> int:
-        raise ZeroDivisionError("a bug in a bound")
-
-    async with serving(tmp_path, segment_bytes=SMALL) as running:
-        client = await bodies_up_to_the_end(running)
-        monkeypatch.setattr(engine, "size_bound", broken)
-        half = await client.half("T", bytes(9_000), unique=ID)
-        assert (await client.end(half, ID, COMMIT)).ext["HMQ_VERDICT"] == "COMMITTED"
-        for number in range(12):
-            assert (await client.send("T", bytes(9_000), unique=f"L{number:031d}")).code == 0
-        assert sum("no bound for SendMessage" in line for line in caplog.messages) == 1
-        assert running.broker._sequencer.failed is None
-
-
-async def test_what_fits_no_segment_although_the_bound_said_so_fails_alone_and_rolls_nothing(
+async def test_what_fits_no_segment_fails_alone_and_rolls_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Goal: one broken decision costs its command only. Method: a decision of more than any segment holds."""
     async with serving(tmp_path, segment_bytes=SMALL) as running:
         client = await bodies_up_to_the_end(running)
-        real = engine.decide
+        real = DECIDE[SendMessage]
 
         def too_much(state: Any, command: Any, now_ms: int) -> Any:
-            decision = real(state, command, now_ms)
+            decision = Decision._make(real(state, command, now_ms))
             record = decision.records[-1]
             return decision._replace(records=(*decision.records[:-1], replace(record, size=SMALL)))
 
         with monkeypatch.context() as patch:
-            patch.setattr(engine, "size_bound", lambda state, command: 0)
-            patch.setattr(engine, "decide", too_much)
+            patch.setitem(DECIDE, SendMessage, too_much)
             before = running.log_bytes()
             refused = await client.send("T", bytes(9_000), unique="1" * 32)
             assert refused.code == 1
@@ -647,7 +584,7 @@ async def test_checks_of_a_tick_that_was_decided_anew_go_out_once(
 
         for number in range(5):
             await client.half("T", b"x", unique=f"{number:032d}")
-        monkeypatch.setattr(engine, "size_bound", lambda state, command: 0)
+        monkeypatch.setattr(engine.Engine, "_end_max", lambda self: 0)
         monkeypatch.setattr(engine, "fits", one_no)
         await client.heartbeat("c", producers=["P"])
         checks = [await soon(client.pushes.get()) for _ in range(5)]
@@ -774,7 +711,7 @@ async def test_one_command_that_took_long_is_soon_forgotten_and_a_roll_is_not_co
             now[0] += 10
             roll()
 
-        running.broker._store.reserve_roll = slow_roll  # type: ignore[method-assign]
+        running.broker._store.reserve_roll = slow_roll
         await bodies_up_to_the_end(running)
         for number in range(200):
             sequencer.submit(EnsureGroup(f"H{number}".ljust(100, "h")), None)

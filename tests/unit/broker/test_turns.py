@@ -3,10 +3,11 @@
 from typing import Any
 
 from tests.support.services import FakePeer, HandLoop
+from tests.support.steps import result_of
 
 from halfmq import limits
 from halfmq.broker.turns import WAITING_MAX, Turns
-from halfmq.model.steps import Steps, result_of
+from halfmq.model.steps import Steps
 
 
 class Bench:

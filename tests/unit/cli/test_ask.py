@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from halfmq.cli.ask import AT_ONCE_MAX, ask, ask_each
-from halfmq.client.connector import Address
+from halfmq.cli.requests import AT_ONCE_MAX, ask, ask_each
 from halfmq.errors import ConnectError, ProtocolError, RequestFailed, SendTimeout
+from halfmq.model.address import Address
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import decode, encode_request, encode_response
 

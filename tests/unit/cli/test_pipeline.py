@@ -42,9 +42,10 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         say("copying")
         return 3
 
-    monkeypatch.setitem(sys.modules, "copy_module", SimpleNamespace(Settings=Settings, run=run))  # type: ignore[arg-type]
-    monkeypatch.setitem(JOBS, "copy", Job("copy_module", "Copies."))
-    monkeypatch.setitem(JOBS, "strict", Job("copy_module", "Copies.", failed=2))
+    for name in ("copy", "strict"):
+        monkeypatch.setitem(sys.modules, f"halfmq.spark.jobs.{name}", SimpleNamespace(Settings=Settings, run=run))  # type: ignore[arg-type]
+    monkeypatch.setitem(JOBS, "copy", Job("Copies."))
+    monkeypatch.setitem(JOBS, "strict", Job("Copies.", failed=2))
     return seen
 
 

@@ -14,7 +14,7 @@ from halfmq.cli import query, requests
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.settings import BrokerSettings
 from halfmq.wire.remoting.codes import HMQ_DECIDE, HMQ_FORGET_QUERY, HMQ_QUERIES
-from halfmq.wire.remoting.half_batches import DecideFields, decide_ext
+from halfmq.wire.remoting.half_batches import decide_ext
 
 ORDERS = QueryBatch("app", 7, "r1", "orders")
 STOCK = QueryBatch("app", 7, "r2", "stock", "s-2")
@@ -27,7 +27,7 @@ async def run(running: Running, *arguments: str, typed: str | None = None) -> Re
 
 
 async def decide(client: RawClient, batch: QueryBatch) -> Answer:
-    ext = {name: str(value) for name, value in decide_ext(DecideFields("G", batch, b"d" * 16)).items()}
+    ext = {name: str(value) for name, value in decide_ext("G", batch, b"d" * 16).items()}
     return await client.ask(HMQ_DECIDE, ext, b"[]")
 
 

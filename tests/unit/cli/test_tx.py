@@ -13,12 +13,13 @@ from tests.unit.broker.remoting.test_checks import answered, next_check
 from typer.testing import CliRunner, Result
 
 from halfmq import AsyncClient, Outcome, compose
+from halfmq.broker.remoting import gateway
+from halfmq.broker.remoting import producer_groups as producer_groups
 from halfmq.broker.services import group_scan as group_scan
-from halfmq.broker.services import producer_groups as producer_groups
 from halfmq.broker.services import transactions as transactions
 from halfmq.cli import requests, tx
-from halfmq.core.decision import Refused, Why
 from halfmq.model.settings import BrokerSettings
+from halfmq.wire.remoting.header import Request, decode
 
 ONE = "AC10000100002A9F0000000000000001"
 TWO = "AC10000100002A9F0000000000000002"
@@ -94,7 +95,7 @@ async def test_exit_codes_tell_scripts_what_is_wrong(tmp_path: Path) -> None:
             assert (wrong.exit_code, "--wait" in wrong.output) == (2, True), seconds
         for most in ("²", "9" * 5_000, "-1", "1001"):
             answer = await client.ask(29_002, {"max": most})
-            assert (answer.code, "1 to 1000" in str(answer.remark)) == (29, True), most[:9]
+            assert (answer.code, "max: a whole number" in str(answer.remark)) == (29, True), most[:9]
             assert (await client.ask(29_010, {"group": "P", "max": most})).code == 29, most[:9]
         await client.half("orders", b"one", unique=ONE, HMQ_TX_ID="T-1", HMQ_TX_INDEX="0")
         assert (await run(running, "commit", "T-1", "--operator", "ada", "--yes")).exit_code == 4
@@ -516,9 +517,13 @@ class IgnoresFrom:
     def __init__(self) -> None:
         self.pages = 0
 
-    def __call__(self, text: str | None) -> int | Refused:
-        self.pages += 1
-        return 0 if self.pages < 20 else Refused(Why.INVALID_PARAMETER, "paged forever")
+    def __call__(self, frame: bytes, *more: Any) -> Request[Any]:
+        request = decode(frame, *more)
+        if hasattr(request.ext, "start"):
+            self.pages += 1
+            assert self.pages < 20, "paged forever"
+            request.ext.start = 0
+        return request
 
 
 @pytest.mark.parametrize(
@@ -537,8 +542,7 @@ async def test_paging_ends_with_an_error_if_the_broker_ignores_where_the_page_be
     monkeypatch.setattr(transactions, "GROUPS_PER_PAGE_MAX", 3)
     monkeypatch.setattr(tx, "_PAGE", 2)
     ignores = IgnoresFrom()
-    monkeypatch.setattr("halfmq.broker.remoting.producer_groups.page_start", ignores)
-    monkeypatch.setattr("halfmq.broker.services.pages.page_start", ignores)
+    monkeypatch.setattr(gateway, "decode", ignores)
     async with serving(tmp_path) as running:
         await in_groups(await running.client(), 40, 8)
         ended = await run(running, *command)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halfmq.client.allocation import QueueRef, allocate
+from halfmq.client.routing import QueueRef, allocate
 
 
 def queues(count: int, broker: str = "b") -> list[QueueRef]:

@@ -536,6 +536,62 @@ async def test_on_dead_that_waits_takes_no_worker() -> None:
     assert len([back for back in broker.requests(36) if back.ext.delay_level < 0]) == 20
 
 
+@pytest.mark.parametrize("retries", [0, 1])
+@in_virtual_time
+async def test_the_log_says_of_the_last_failure_that_the_message_is_a_dead_letter(
+    retries: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = with_keys("-9")
+    app = app_of(broker.network())
+
+    @app.consumer("t", group="g", retries=retries)
+    async def handle(_message: Message) -> None:
+        raise RuntimeError("never")
+
+    async with app.run():
+        await asyncio.sleep(60)
+    lines = [line.split("> ", 1)[1] for line in caplog.messages if line.startswith("processing of")]
+    last = "failed; this attempt was its last, and it goes to the dead-letter queue %DLQ%g"
+    # This broker delivers it nevertheless, with the same number.
+    assert lines[: 1 + retries] == ["failed; it is delivered again later"] * retries + [last]
+
+
+@in_virtual_time
+async def test_on_dead_gets_no_message_whose_handler_did_not_fail_when_its_queue_came_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What waits for its next ``on_dead`` is dropped with its queue, and memory of a dropped message is used again for a later one."""
+    caplog.set_level(logging.CRITICAL)  # a kept log record keeps its traceback, and so the message
+    broker = with_keys(*["-9"] * 50)
+    app = app_of(broker.network())
+    handled, dead = [], []
+    is_well = False
+
+    async def on_dead(message: Message) -> None:
+        dead.append(message.offset)
+        raise OSError("the database is away")
+
+    @app.consumer("t", group="g", retries=0, on_dead=on_dead)
+    async def handle(message: Message) -> None:
+        if not is_well:
+            raise RuntimeError("not now")
+        handled.append(message.offset)
+
+    async with app.run():
+        await asyncio.sleep(0.9)
+        assert dead == list(range(50))
+        is_well = True
+        (member,) = app.client()._members.values()
+        member._release([queue for queue in member._pullers if queue.topic == "t"])  # and it is taken up anew
+        for _ in range(50):
+            await asyncio.sleep(0.1)
+            broker.append("t", 0, b"-9", b"")
+            broker.append("t", 0, b"-9", b"")
+        await asyncio.sleep(20)
+    assert handled == list(range(150))
+    assert dead == list(range(50))
+
+
 @in_virtual_time
 async def test_keys_that_wait_take_no_worker() -> None:
     broker = with_keys(*(f"{chr(97 + number)}9" for number in range(20)), "-9", "A9")

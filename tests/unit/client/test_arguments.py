@@ -15,8 +15,11 @@ from tests.support.scripted_broker import URL, ScriptedBroker, client_of
 from tests.support.virtual_time import in_virtual_time
 from tests.unit.client.test_other_loop import public_methods
 
+from halfmq import limits
 from halfmq.client.app import App
 from halfmq.client.arguments import (
+    Notes,
+    PrepareOptions,
     check_marker_table,
     checked_count,
     checked_seconds,
@@ -423,3 +426,63 @@ def test_arguments_of_reading() -> None:
             with pytest.raises(UsageError):
                 call()
         assert messages.get(0) is None
+
+
+# --- short texts for people -----------------------------------------------------------------------------------------------
+
+#: What a call does with a text for people, and the most characters.
+NOTES: dict[str, tuple[Any, int]] = {
+    "begin comment": (lambda mq, text: mq.begin(comment=text), limits.COMMENT_CHARS_MAX),
+    "prepare comment": (lambda mq, text: mq.prepare(ONE, tx_id="T-2", comment=text), limits.COMMENT_CHARS_MAX),
+    "transaction comment": (
+        lambda mq, text: mq.transaction(None, markers=AnyMarkers(), checked_elsewhere=True, comment=text),
+        limits.COMMENT_CHARS_MAX,
+    ),
+    "send_in_transaction comment": (
+        lambda mq, text: mq.send_in_transaction("t", b"x", listener=Commits(), comment=text), limits.COMMENT_CHARS_MAX
+    ),
+    "report_outcome source": (
+        lambda mq, text: mq.report_outcome("T-2", Outcome.COMMIT, text), limits.COMPARISON_SOURCE_CHARS_MAX
+    ),
+    "coordinator.prepare comment": (
+        lambda mq, text: recovered(mq).prepare(ONE, comment=text), limits.COMMENT_CHARS_MAX
+    ),
+    "coordinator.prepare branch": (
+        lambda mq, text: recovered(mq).prepare(ONE, branch=text), limits.BRANCH_CHARS_MAX
+    ),
+}  # fmt: skip
+#: Other texts: names with a rule of their own; what programs look up, which may be any property; and one that is cut and shown escaped,
+#: since it may be the text of an exception.
+OTHER_TEXTS = {
+    "topic", "topics", "group", "broker", "tx_id", "transaction", "tag", "tags", "start", "name", "query_id", "keys", "try_", "confirm", "cancel", "remark",
+}  # fmt: skip
+
+
+def recovered(mq: AsyncClient) -> Coordinator:
+    coordinator = mq.coordinator("c")
+    coordinator._epochs = {"broker-a": 1}
+    return coordinator
+
+
+@pytest.mark.parametrize("wrong", ["a\nb", "a\x1b[31m", "a\x01", "\ud800", "\u202e", "long", 5, b"x\xff" * 200])
+@pytest.mark.parametrize("what", NOTES)
+@in_virtual_time
+async def test_a_text_for_people_is_short_and_printable_whatever_it_is_for(what: str, wrong: Any) -> None:
+    use, most = NOTES[what]
+    async with client_of(ScriptedBroker().network()) as mq:
+        mq.add_check("", lambda _: Outcome.UNKNOWN)
+        with pytest.raises(UsageError, match="printable characters"):
+            await made(use(mq, "x" * (most + 1) if wrong == "long" else wrong))
+
+
+def test_the_table_has_every_text() -> None:
+    notes = {what.split()[1] for what in NOTES}
+    for owner in RIGHT:
+        for name in public_methods(owner):
+            for one in inspect.signature(getattr(owner, name)).parameters.values():
+                is_text = "str" in str(one.annotation) and "[str" not in str(one.annotation)
+                assert not is_text or one.name in OTHER_TEXTS | notes, (owner, name, one.name)
+    texts = {
+        name for name, kind in [*Notes.__annotations__.items(), *PrepareOptions.__annotations__.items()] if kind is str
+    }
+    assert texts <= OTHER_TEXTS | notes

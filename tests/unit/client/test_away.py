@@ -10,10 +10,10 @@ from tests.support.virtual_time import in_virtual_time
 
 from halfmq.client.async_client import ATTEMPT_TIMEOUT_S, AsyncClient
 from halfmq.client.connection_pool import PROBE_TIMEOUT_S
-from halfmq.client.connector import Address
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
 from halfmq.errors import ConnectError, SendTimeout, TransactionUnknown, UsageError
+from halfmq.model.address import Address
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.header import encode_response
 from halfmq.wire.remoting.route import BrokerData, QueueData, Route, encode_cluster_info, encode_route

@@ -47,3 +47,19 @@ def test_what_is_of_another_type_is_refused_too(call: Any) -> None:
 def test_headers_that_are_none(headers: Any) -> None:
     with pytest.raises(UsageError, match="are no headers"):
         Branch.from_headers(headers)
+
+
+@pytest.mark.parametrize("what", [None, "x", 5, {"HMQ_TCC_ID": "g"}])
+def test_what_is_no_message_is_no_call(what: Any) -> None:
+    with pytest.raises(UsageError, match="is no message"):
+        Branch.of(what)
+
+
+@pytest.mark.parametrize("name", GOOD._fields)
+def test_what_is_missing_is_named_as_where_it_is_missing(name: str) -> None:
+    headers, properties = GOOD.headers(), GOOD.properties()
+    header, of = list(headers)[GOOD._fields.index(name)], list(properties)[GOOD._fields.index(name)]
+    with pytest.raises(UsageError, match=f"the request is no call of a branch: it has no {header} "):
+        Branch.from_headers({**headers, header: ""})
+    with pytest.raises(UsageError, match=f"> is no call of a branch: it has no {of} "):
+        Branch.of(message(**{one: value for one, value in properties.items() if one != of}))

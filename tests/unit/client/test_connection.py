@@ -7,7 +7,7 @@ import pytest
 from tests.support.virtual_time import in_virtual_time
 
 from halfmq.client.connection import Connection, NoAnswer, NotSent
-from halfmq.client.connector import Address
+from halfmq.model.address import Address
 from halfmq.wire.remoting.header import Request, encode_oneway_request, encode_request, encode_response
 
 ADDRESS = Address("b", 1)
@@ -120,7 +120,7 @@ async def test_slow_answer_beside_others_that_come_keeps_the_connection() -> Non
     for _ in range(4):
         quick = asyncio.ensure_future(world.connection.request(34, timeout_s=4.0))
         await asyncio.sleep(0)
-        world.connection.data_received(world.answer(world.connection._opaque))
+        world.connection.data_received(world.answer(world.connection._exchange._opaque))
         await quick
         await asyncio.sleep(1.0)
     with pytest.raises(NoAnswer):
@@ -139,7 +139,7 @@ async def test_lost_connection_ends_what_waits_and_refuses_what_comes() -> None:
     with pytest.raises(NotSent):
         await world.connection.request(34)
     with pytest.raises(NotSent):
-        world.connection.tell(15)
+        world.connection.send_oneway_frame(encode_oneway_request(15, 1))
     assert world.lost == [world.connection]
 
 
@@ -208,7 +208,7 @@ async def test_writer_waits_while_the_peer_does_not_read() -> None:
 @in_virtual_time
 async def test_close_writes_what_is_queued_first() -> None:
     world = World()
-    world.connection.tell(15, {"a": "b"})
+    world.connection.send_oneway_frame(encode_oneway_request(15, 1, {"a": "b"}))
     world.connection.close()
     assert len(world.wire.written) == 1
     assert world.wire.ended == "close"

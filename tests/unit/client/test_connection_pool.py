@@ -9,8 +9,8 @@ from tests.support.virtual_time import in_virtual_time
 
 from halfmq.client.connection import Connection, NoAnswer
 from halfmq.client.connection_pool import ConnectionPool
-from halfmq.client.connector import Address
 from halfmq.errors import ConnectError
+from halfmq.model.address import Address
 
 
 class World:

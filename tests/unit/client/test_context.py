@@ -4,8 +4,8 @@ import pytest
 from tests.support.scripted_broker import BROKER, ScriptedBroker, client_of
 from tests.support.virtual_time import in_virtual_time
 
-from halfmq.client.connector import Address
 from halfmq.errors import ConnectError
+from halfmq.model.address import Address
 
 
 @in_virtual_time

@@ -9,10 +9,10 @@ from tests.support.virtual_time import in_virtual_time, run
 
 from halfmq.client import group_member
 from halfmq.client.async_client import AsyncClient
-from halfmq.client.connector import Address
 from halfmq.client.offset_tracker import OffsetTracker
 from halfmq.client.queue_puller import QueuePuller
 from halfmq.errors import UsageError
+from halfmq.model.address import Address
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.group_bodies import encode_member_list
 from halfmq.wire.remoting.header import encode_response

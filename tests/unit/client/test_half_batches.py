@@ -2,10 +2,13 @@
 
 from zlib import crc32
 
-from halfmq.client.half_batches import BATCH_BYTES, BatchMessage, divide, prepare_frame
+from tests.support.payloads import verify_payload
+
+from halfmq.client.prepare import BATCH_BYTES, BatchMessage, divide, prepare_frame
 from halfmq.client.routing import DEFAULT_QUEUES
-from halfmq.model.half_batch import Verified, verify_payload
-from halfmq.wire.remoting.half_batches import read_prepare
+from halfmq.model.half_batch import Verified
+from halfmq.model.text_fields import read_fields
+from halfmq.wire.remoting.half_batches import PrepareFields
 from halfmq.wire.remoting.header import decode
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
@@ -46,7 +49,7 @@ def test_half_batch_ends_before_it_is_too_large_and_a_large_message_has_its_own(
 def test_frame_says_what_the_half_batch_is() -> None:
     (batch,) = divide([message(0, 3), message(1, 3)], born_time_ms=1, born_host=HOST, store_host=HOST)
     request = decode(memoryview(prepare_frame(7, "G", "T1", 1, 4, batch))[4:])
-    fields = read_prepare(request.ext)
+    fields = read_fields(PrepareFields, request.ext)
     assert (fields.group, fields.tx_id, fields.index, fields.count, fields.queue_id) == ("G", "T1", 1, 4, 3)
     assert (fields.messages, fields.checksum, bytes(request.body)) == (2, crc32(batch.payload), batch.payload)
     assert fields.default_queues == DEFAULT_QUEUES, "a topic has as many queues as if a single message had created it"

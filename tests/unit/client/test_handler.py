@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -54,7 +55,8 @@ def sessions() -> Iterator[str]:
 
 
 def handler(function: Any, inbox: Any = None, opener: Any = None) -> Handler:
-    return Handler(function, group="g", inbox=inbox, sessions=opener, run_blocking=in_place)
+    once = None if inbox is None else partial(inbox.once, group="g")
+    return Handler(function, once=once, sessions=opener, run_blocking=in_place)
 
 
 def test_annotation_says_what_the_body_is() -> None:

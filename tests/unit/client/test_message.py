@@ -34,6 +34,9 @@ class Said:
     async def retry(self, message: Message, delay: float | None) -> None:
         self.heard.append(("retry", delay))
 
+    def after_failure(self, message: Message) -> str:
+        return "it is somebody else's"
+
     async def reject(self, message: Message) -> None:
         self.heard.append("reject")
 
@@ -128,6 +131,7 @@ def test_processing_acknowledges_and_hands_back(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.ERROR):
         assert asyncio.run(process()) == ["ack", ("retry", None)]
     assert "broken handler" in caplog.text
+    assert "attempt 1> failed; it is somebody else's" in caplog.text
 
 
 async def test_processing_that_is_cancelled_leaves_the_message_and_one_that_awaits_what_was_cancelled_hands_it_back() -> (

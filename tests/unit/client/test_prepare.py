@@ -113,7 +113,7 @@ PREPARE_BATCH, DECISION = 29_012, 29_014
 
 
 def with_half_batches(broker: ScriptedBroker, refused: int = -1) -> list[int]:
-    """Let the broker take half batches in order; the request of number ``refused`` is refused as at a limit. Returns the indexes that came."""
+    """Let the broker take half batches in order; the request of number ``refused`` is refused as at a limit. Returns what came."""
     came: list[int] = []
     stored: set[int] = set()
 

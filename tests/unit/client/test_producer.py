@@ -1,6 +1,7 @@
 """Plain sends: acknowledged, repeated under the same id, batched; and what the caller is told when it fails."""
 
 import asyncio
+import inspect
 from typing import Any
 
 import pytest
@@ -208,6 +209,31 @@ async def test_a_composed_message_is_sent_under_the_id_that_it_has() -> None:
     assert len(without.message_id) == 32
     (entry,) = split_batch(batch.body)
     assert batched.message_id == properties.to_dict(entry.properties)["UNIQ_KEY"] == "THINE"
+
+
+BESIDE: dict[str, Any] = {
+    "tag": "web", "key": 7, "keys": ["7"], "sharding_key": "k", "delay": 5, "properties": {"a": "b"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sends", "name"),
+    [*(("send", one) for one in BESIDE), *(("send_many", one) for one in ("tag", "keys", "properties"))],
+)
+@in_virtual_time
+async def test_what_is_given_beside_a_composed_message_is_not_dropped(sends: str, name: str) -> None:
+    assert BESIDE.keys() == inspect.signature(compose).parameters.keys() - {"topic", "body"}
+    broker, composed = ScriptedBroker(), compose("t", b"x")
+    async with client_of(broker.network()) as mq:
+        with pytest.raises(UsageError, match=rf"{name} beside a composed message"):
+            await getattr(mq, sends)("t", composed if sends == "send" else [composed], **{name: BESIDE[name]})
+    assert not broker.visible("t")
+
+
+def test_a_composed_message_is_no_body() -> None:
+    """Of ``request``, ``tx.send``, an outbox, a reply: they compose, and it has a JSON form."""
+    with pytest.raises(UsageError, match="is a composed message"):
+        compose("t", compose("t", b"x"))
 
 
 @in_virtual_time

@@ -117,7 +117,7 @@ async def test_group_that_has_an_offset_or_starts_at_the_earliest_says_nothing_f
         for group, start in (("g", "latest"), ("h", "earliest")):
             async with mq.consumer("t", group=group, start=start):
                 await asyncio.sleep(0.5)
-                assert [pull.ext.consumer_group for pull in broker.requests(PULL) if pull.ext.topic == "t"][-1] == group
+                assert [pull.ext.group for pull in broker.requests(PULL) if pull.ext.topic == "t"][-1] == group
                 assert broker.requests(COMMIT) == []
             broker.seen.clear()
 
@@ -159,7 +159,7 @@ async def test_pull_that_a_broker_handles_late_does_not_undo_the_commit_sent_beh
     def late(peer: Any, request: Any) -> bytes | None:
         fields = request.ext
         if fields.sys_flag & PullFlag.COMMIT_OFFSET:
-            key = (fields.consumer_group, fields.topic, fields.queue_id)
+            key = (fields.group, fields.topic, fields.queue_id)
             asyncio.get_running_loop().call_later(0.2, broker.offsets.__setitem__, key, fields.commit_offset)
         pulls.append(fields.queue_offset)
         return broker._answer_pull(peer, request, park=True)

@@ -8,9 +8,9 @@ from tests.support.scripted_broker import BROKER, NAMES, Network, ScriptedBroker
 from tests.support.virtual_time import in_virtual_time
 
 from halfmq.client.connection_pool import ConnectionPool
-from halfmq.client.connector import Address
 from halfmq.client.routing import NameServers, Route, Router, Target
 from halfmq.errors import ConnectError, TopicNotFound
+from halfmq.model.address import Address
 from halfmq.model.ids import java_string_hash
 from halfmq.wire.remoting.codes import RequestCode
 

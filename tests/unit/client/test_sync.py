@@ -2,7 +2,9 @@
 """The blocking facade, on the real loop thread with a scripted broker behind it."""
 
 import asyncio
+import inspect
 import os
+import re
 import signal
 import socket
 import threading
@@ -19,6 +21,7 @@ from tests.support.scripted_server import ScriptedServer
 from tests.support.waiting import PATIENCE_S, wait_until
 
 from halfmq.client import sync
+from halfmq.client.coordinator import BlockingCoordinator
 from halfmq.client.listener import TransactionListener
 from halfmq.client.loop_thread import loop_thread
 from halfmq.client.message import Message
@@ -552,3 +555,13 @@ def test_forks_under_threads_and_lost_connections_all_work_and_share_no_id() -> 
     server.close()
     assert len(ids) > 8 * 9
     assert len(set(ids)) == len(ids)
+
+
+def test_no_blocking_method_is_documented_with_asynchronous_code() -> None:
+    """Most have the documentation of the asynchronous method that they run; who types ``help`` gets code that works there."""
+    classes = {one for one in vars(sync).values() if inspect.isclass(one) and one.__module__ == sync.__name__}
+    public = {one for one in classes if not one.__name__.startswith("_")} | {BlockingCoordinator}
+    methods = [(one, name) for one in public for name in dir(one) if not name.startswith("_")]
+    documented = {(one.__name__, name): getattr(one, name).__doc__ or "" for one, name in methods}
+    assert len(documented) > 30
+    assert [where for where, text in documented.items() if re.search(r"async (with|for)\b|\bawait \w", text)] == []

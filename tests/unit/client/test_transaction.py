@@ -96,6 +96,43 @@ async def test_commit_that_is_never_answered_is_unknown_and_repeated_in_the_back
         assert mq.verdicts.get("T-1") is None
 
 
+@pytest.mark.parametrize(
+    ("ends", "other", "line"),
+    [
+        ("commit", 12, "DAMAGE: the messages of T-1 never appear, and its local transaction is committed: "),
+        ("rollback", 8, "DAMAGE: the messages of T-1 are visible, and its local transaction is rolled back: "),
+    ],
+)
+@in_virtual_time
+async def test_a_verdict_that_is_refused_when_nobody_waits_for_it_is_logged_as_damage(
+    ends: str, other: int, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker dies before it answers, and somebody else has settled the transaction."""
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(TWO, tx_id="T-1")
+        broker.on[END] = lambda *_: None
+        with pytest.raises(TransactionUnknown):
+            await getattr(mq, ends)(prepared)
+        del broker.on[END]
+        broker.verdicts["T-1"] = other
+        await asyncio.sleep(15)
+    (record,) = [one for one in caplog.records if one.message.startswith("DAMAGE")]
+    assert (record.levelname, record.message.startswith(line)) == ("ERROR", True)
+
+
+@in_virtual_time
+async def test_a_late_clean_up_that_is_refused_is_no_damage(caplog: pytest.LogCaptureFixture) -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(TWO, tx_id="T-1")
+        await mq.commit(prepared)
+        mq._transactions._roll_back_late(prepared)
+        await asyncio.sleep(15)
+    assert "late ROLLBACK of T-1 was refused" in caplog.text
+    assert "DAMAGE" not in caplog.text
+
+
 @in_virtual_time
 async def test_opposite_verdict_is_refused_with_the_standing_one() -> None:
     broker = ScriptedBroker()

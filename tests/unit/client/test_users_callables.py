@@ -1,10 +1,12 @@
-"""Every function that an application gives to halfmq, as a plain one that returns a coroutine: it is awaited, or refused, and never taken for done.
+"""Every function that an application gives to halfmq, and that does nothing when it is called: it is never taken for done.
 
-A lambda that calls a coroutine function is the usual way to get there.
+A plain one that returns a coroutine is awaited, or refused; a lambda that calls a coroutine function is the usual way to get there. A
+generator function is refused where it is given, and a generator that another function returns is a failure of that function.
 """
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ from sqlalchemy import MetaData, create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
-from tests.support.scripted_broker import ScriptedBroker, client_of, in_place
+from tests.support.scripted_broker import URL, ScriptedBroker, client_of, in_place
 from tests.support.virtual_time import in_virtual_time
 from tests.unit.client.test_app import app_of
 from tests.unit.client.test_handler import Inbox as MemoryInbox
@@ -27,8 +29,8 @@ import halfmq.sql
 from halfmq import Outcome, TransactionListener
 from halfmq.client.check_listener import check_of
 from halfmq.client.shapes import sessions_of
-from halfmq.client.tcc import AsyncTcc, BlockingTcc
-from halfmq.client.user_code import Done, plain_result
+from halfmq.client.tcc import AsyncTcc, BlockingTcc, Branches
+from halfmq.client.user_code import Done, call, plain_result
 from halfmq.errors import UsageError
 from halfmq.sql import Inbox, MarkerTable
 from halfmq.sql.alchemy import marker_rows
@@ -52,7 +54,7 @@ async def handled_with_an_inbox(plain: Plain) -> None:
 async def handled_and_sent(plain: Plain) -> None:
     inbox = MemoryInbox()
     one = handler(plain, inbox, sessions)
-    one._transaction = SimpleNamespace(block=lambda session, loop: nullcontext(None))  # type: ignore[assignment]
+    one.transaction = SimpleNamespace(block=lambda session, loop: nullcontext(None))  # type: ignore[assignment]
     try:
         await one(message(UNIQ_KEY="U"))
     finally:
@@ -85,10 +87,18 @@ async def executed(plain: Plain) -> None:
     assert receipt.verdict == "COMMITTED"
 
 
+async def executed_blocking(plain: Plain) -> None:
+    broker = ScriptedBroker()
+    with halfmq.Client(URL, group="orders", connector=broker.network()) as mq:
+        try:
+            mq.send_in_transaction("t", b"x", listener=Listens(plain))
+        finally:
+            assert not broker.visible("t")
+
+
 async def listener_checked(plain: Plain) -> None:
     transaction = SimpleNamespace(message=message(), remark="")
-    answer: Any = check_of(Listens(plain).check)(transaction)  # type: ignore[arg-type]
-    assert await answer is Outcome.COMMIT
+    assert await call(in_place, check_of(Listens(plain).check), transaction) is Outcome.COMMIT  # type: ignore[arg-type]
 
 
 async def transacted(plain: Plain) -> None:
@@ -143,8 +153,11 @@ async def pruned_async(plain: Plain) -> None:
     engine = create_async_engine("sqlite+aiosqlite://", poolclass=StaticPool)
     async with AsyncSession(engine) as session:
         markers = await (await session.connection()).run_sync(old_marker)
-        await markers.prune_async(session, older_than_s=3_600, undecided=plain)
-    await engine.dispose()
+        try:
+            await markers.prune_async(session, older_than_s=3_600, undecided=plain)
+        finally:
+            await session.close()
+            await engine.dispose()
 
 
 def old_marker(bind: Any) -> MarkerTable:
@@ -175,6 +188,7 @@ TABLE: dict[str, list[tuple[Callable[[Plain], Awaitable[None]], bool]]] = {
     "App.transaction function": [(transacted, AWAITED)],
     "AsyncClient.add_check check": [(checked, AWAITED)],
     "AsyncClient.send_in_transaction listener": [(executed, AWAITED)],
+    "Client.send_in_transaction listener": [(executed_blocking, REFUSED)],
     "AsyncClient.add_listener listener": [(listener_checked, AWAITED)],
     "AsyncTcc.call try_": [(tried, AWAITED)],
     "BlockingTcc.call try_": [(tried_blocking, REFUSED)],
@@ -187,7 +201,7 @@ TABLE: dict[str, list[tuple[Callable[[Plain], Awaitable[None]], bool]]] = {
 #: The same function on its way: decorators, the blocking face, and `halfmq db prune`.
 SAME = {
     "App.add_check check", "App.consumer sessions", "App.transaction_listener", "TransactionFunction.check function", "Client.add_check check",
-    "Client.add_listener listener", "Client.send_in_transaction listener", "MarkerTable.prune_page undecided", "Outbox.prune_page undecided",
+    "Client.add_listener listener", "MarkerTable.prune_page undecided", "Outbox.prune_page undecided",
 }  # fmt: skip
 #: Not the application's functions, or functions that run others.
 OTHERS = {"App.__init__ run_blocking", "AsyncClient.__init__ run_blocking"}
@@ -259,6 +273,126 @@ async def test_a_coroutine_of_a_plain_function_is_awaited_or_refused(what: str, 
         with pytest.raises(UsageError, match="nobody awaits"):
             await use(plain)
     assert (len(done), len(calls)) == (int(awaited), 1)
+
+
+def yields(*given: object) -> Any:
+    yield Outcome.COMMIT
+
+
+async def yields_async(*given: object) -> Any:
+    yield Outcome.COMMIT
+
+
+async def returns_yields(*given: object) -> Any:
+    return yields()
+
+
+@pytest.mark.parametrize("made", [yields, yields_async, returns_yields])
+@pytest.mark.parametrize(
+    ("what", "use", "awaited"), [(what, *case) for what, cases in TABLE.items() for case in cases],
+    ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),
+)  # fmt: skip
+@in_virtual_time
+async def test_a_generator_of_a_plain_function_is_no_success(
+    what: str, use: Any, awaited: bool, made: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    if made is returns_yields and not awaited:
+        return  # the test above
+    with caplog.at_level(logging.ERROR):
+        try:
+            await use(lambda *given: made(*given))
+        except UsageError as error:
+            said = str(error)
+        else:
+            assert use is checked  # nobody waits for its answer
+            said = caplog.text
+    assert "which never runs" in said or "returned no awaitable" in said
+
+
+def app() -> halfmq.App:
+    return app_of(ScriptedBroker().network(), sessions=sessions)
+
+
+def tcc(cls: Any, function: Plain) -> Any:
+    client: Any = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0), new_transaction_id=lambda: "1")
+    block = tcc_of(cls, _branches=Branches(client, 30.0), _run=run)
+    return block.call(function, {}, confirm="c", cancel="d")
+
+
+def listening(*, execute: Plain = yields, check: Plain = yields) -> Listens:
+    listener = Listens(yields)
+    listener.execute, listener.check = execute, check  # type: ignore[method-assign]
+    return listener
+
+
+def plain(*given: object) -> Outcome:
+    return Outcome.COMMIT
+
+
+#: Where each of the table, and each of ``SAME`` that looks at it by itself, is given to halfmq.
+DOORS: dict[str, list[Callable[[Plain], Any]]] = {
+    "App.consumer function": [
+        lambda f: app().consumer("t", group="g")(f),
+        lambda f: app().consumer("t", group="g", inbox=MemoryInbox())(f),
+    ],
+    "App.consumer on_dead": [lambda f: app().consumer("t", group="g", on_dead=f)(plain)],
+    "App.transaction function": [lambda f: app().transaction("order")(f)],
+    "App.add_check check": [lambda f: app().add_check("c", f)],
+    "TransactionFunction.check function": [lambda f: app().transaction("order")(plain).check(f)],
+    "AsyncClient.add_check check": [lambda f: client_of(ScriptedBroker().network()).add_check("c", f)],
+    "AsyncClient.add_listener listener": [
+        lambda f: client_of(ScriptedBroker().network()).add_listener(listening(execute=f, check=plain)),
+        lambda f: client_of(ScriptedBroker().network()).add_listener(listening(execute=plain, check=f)),
+    ],
+    "AsyncClient.send_in_transaction listener": [
+        lambda f: run(
+            client_of(ScriptedBroker().network()).send_in_transaction(
+                "t", b"x", listener=listening(execute=f, check=plain)
+            )
+        )
+    ],
+    "Client.send_in_transaction listener": [
+        lambda f: sent_blocking(listening(execute=f, check=plain)),
+        lambda f: sent_blocking(listening(execute=plain, check=f)),
+    ],
+    "AsyncTcc.call try_": [lambda f: run(tcc(AsyncTcc, f))],
+    "BlockingTcc.call try_": [lambda f: tcc(BlockingTcc, f)],
+    "Inbox.__init__ key": [lambda f: Inbox(MetaData(), key=f)],
+}
+#: What is called once, to see what it makes: the generator is refused as a result.
+CALLED = {"App.__init__ sessions", "MarkerTable.checker sessions", "MarkerTable.prune undecided", "MarkerTable.prune_async undecided"}  # fmt: skip
+
+
+def run(work: Any) -> Any:
+    return asyncio.run(work) if inspect.iscoroutine(work) else work
+
+
+def sent_blocking(listener: TransactionListener) -> None:
+    broker = ScriptedBroker()
+    with halfmq.Client(URL, group="orders", connector=broker.network()) as mq:
+        try:
+            mq.send_in_transaction("t", b"x", listener=listener)
+        finally:
+            assert not broker.halves
+
+
+def test_the_doors_are_those_of_the_table() -> None:
+    assert TABLE.keys() | DOORS.keys() == DOORS.keys() | CALLED
+
+
+@pytest.mark.parametrize("made", [yields, yields_async])
+@pytest.mark.parametrize(("what", "door"), [(what, door) for what, doors in DOORS.items() for door in doors])
+def test_a_generator_function_is_refused_where_it_is_given(what: str, door: Any, made: Any) -> None:
+    with pytest.raises(UsageError, match="is a generator, which would never run"):
+        door(made)
+
+
+def test_a_coroutine_function_as_execute_is_refused_by_the_blocking_client_before_anything_is_sent() -> None:
+    async def execute(*given: object) -> Outcome:
+        return Outcome.COMMIT
+
+    with pytest.raises(UsageError, match=r"Listens.execute is a coroutine function, which nobody awaits"):
+        sent_blocking(listening(execute=execute, check=plain))
 
 
 def test_what_may_be_awaited_and_is_done_is_no_mistake() -> None:

@@ -3,13 +3,11 @@
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from tests.support.core_log import CoreLog, end, half, part
 from tests.support.durable_digest import durable_digest
+from tests.support.invariants import check
 
 from halfmq import limits
-from halfmq.core import base_space
-from halfmq.core.base import base_payload
 from halfmq.core.commands import (
     Actor,
     CommitOffset,
@@ -22,11 +20,7 @@ from halfmq.core.commands import (
     SetProducer,
     SetTopic,
 )
-from halfmq.core.decide import size_bound
-from halfmq.core.decision import Done, ProducerSettingsStored
 from halfmq.core.queues.offsets import Stored, query_offset
-from halfmq.core.transaction.invariants import check
-from halfmq.model.placement import fits
 from halfmq.model.records import (
     Committed,
     CopiedHalf,
@@ -39,7 +33,7 @@ from halfmq.model.records import (
     TopicDeleted,
     TopicSet,
 )
-from halfmq.model.settings import Caps, ProducerSettings
+from halfmq.model.settings import ProducerSettings
 
 ANN = Actor("ann", "the bank said so", "10.0.0.1:4242")
 #: Longer than any of it may be, in letters of four bytes.
@@ -172,44 +166,3 @@ def test_texts_have_a_bound_and_so_has_every_such_decision() -> None:
     decided(log, DeleteTopic("t" * 127, LONG))
     decided(log, SetProducer(ProducerSettings("PG", skip_age_ms=3_600_000, set_by="ann"), None, LONG))
     assert len(log.of(OperatorActed)) == 7
-
-
-def too_full(log: CoreLog, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
-    """A base that leaves ``left`` bytes of its segment, as only an earlier version let it become."""
-    segment_bytes = log.settings.segment_bytes
-    log.state.caps = Caps(1 << 30, 1 << 30)
-    with monkeypatch.context() as patch:
-        patch.setattr(base_space, "_base_bytes_max", lambda state: 1 << 30)
-        number, queues = 0, 1_000
-        while queues:
-            room = segment_bytes - len(base_payload(log.state)) - 80 - left
-            if room < 60 + 3 * queues:
-                queues //= 2
-                continue
-            assert log.do(SetTopic(f"fill-{number}", queues, queues, 6)) == Done()
-            number += 1
-    log.roll()
-    assert fits(log.state.log_end, False, 32, segment_bytes)
-    assert not fits(log.state.log_end, False, 400, segment_bytes)
-
-
-def test_a_store_that_is_too_full_can_be_emptied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: the deletion that makes room fits wherever it fitted without a name. Method: a base that fills its segment."""
-    log = CoreLog()
-    too_full(log, monkeypatch, 150)
-    command = DeleteTopic("fill-0", ANN._replace(reason="r" * 400))
-    assert size_bound(log.state, command) == 32
-    assert kinds(decided(log, command)) == [TopicDeleted]
-    while not fits(log.state.log_end, False, 700, log.settings.segment_bytes):
-        log.roll()
-    assert kinds(decided(log, command._replace(name="fill-1"))) == [OperatorActed, TopicDeleted]
-
-
-def test_a_policy_is_taken_away_from_a_store_that_is_too_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = CoreLog()
-    log.do(SetProducer(ProducerSettings("PG", skip_age_ms=3_600_000, set_by="ann")))
-    too_full(log, monkeypatch, 350)
-    away = SetProducer(ProducerSettings("PG", set_by="ann"), None, ANN._replace(reason="r" * 400))
-    assert isinstance(log.decide(away).reply, ProducerSettingsStored)
-    assert log.of(OperatorActed) == []
-    assert log.do(DeleteTopic("fill-0")) == Done()

@@ -4,11 +4,10 @@ from random import Random
 
 import pytest
 from tests.support.core_log import CoreLog
+from tests.support.invariants import check, recount
 
 from halfmq.core.base import base_payload
-from halfmq.core.base_bytes import recount
 from halfmq.core.commands import Command, CommitOffset, DeleteTopic, EnsureGroup, SetGroup, SetProducer, SetTopic
-from halfmq.core.transaction.invariants import check
 from halfmq.model.settings import BrokerSettings, ProducerSettings
 
 

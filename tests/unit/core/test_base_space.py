@@ -2,14 +2,14 @@
 
 import pytest
 from tests.support.core_log import CoreLog, consumer, message, refused, sent
+from tests.support.invariants import check
 
-from halfmq.core import apply, base, base_bytes, base_space, topics
+from halfmq.core import apply, base, base_bytes, topics
 from halfmq.core.base import base_payload
 from halfmq.core.commands import CommitOffset, DeleteTopic, EnsureGroup, SetGroup, SetProducer, SetTopic
 from halfmq.core.decision import Done, OffsetNotStored, ProducerSettingsStored, Refused, Why
 from halfmq.core.queues.offsets import NotStored, PossiblyUnlogged, Stored, query_offset
 from halfmq.core.session import Unregistered
-from halfmq.core.transaction.invariants import check
 from halfmq.model.settings import ProducerSettings
 
 
@@ -151,7 +151,7 @@ def test_whether_there_is_room_is_known_without_a_look_at_what_is_there(monkeypa
     counted = []
     for name in ("topic_bytes", "group_bytes", "producer_bytes"):
         count = getattr(base_bytes, name)
-        for module in (base_bytes, base, base_space, topics, apply):
+        for module in (base_bytes, base, topics, apply):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, lambda of, count=count: counted.append(of) or count(of))
     refused(log.do(CommitOffset("CG", "wide", queue, 7)), Why.LIMIT_REACHED)

@@ -1,12 +1,12 @@
 """Copies that are alive, by segment: what was copied and is not settled, shown or copied on. ``check`` counts them anew."""
 
 from tests.support.core_log import CoreLog, end, half, message, part
+from tests.support.invariants import check
 
 from halfmq import limits
 from halfmq.core.commands import CopyForward, RequestedVerdict, TrimLog
 from halfmq.core.copies import may_copy_again
 from halfmq.core.decision import Done, Settled
-from halfmq.core.transaction.invariants import check
 
 SEGMENT = 65_536
 

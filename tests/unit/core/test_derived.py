@@ -4,7 +4,7 @@ from tests.support.core_log import CoreLog
 
 from halfmq.core.derived import schedule, schedule_or_park, unschedule
 from halfmq.core.state import CHECK_BUCKET_MS
-from halfmq.core.transaction.next_check import ParkedCheck
+from halfmq.model.records import PARKED_MS, ParkedBecause
 
 
 def test_a_check_waits_in_the_bucket_of_its_time_never_an_earlier_one_and_leaves_nothing_behind() -> None:
@@ -26,8 +26,8 @@ def test_a_check_waits_in_the_bucket_of_its_time_never_an_earlier_one_and_leaves
 def test_a_parked_check_has_no_deadline() -> None:
     state = CoreLog().state
     group = state.producer_group("PG")
-    schedule_or_park(state, group, "T1", ParkedCheck.AGE)
+    schedule_or_park(state, group, "T1", PARKED_MS + ParkedBecause.AGE)
     schedule_or_park(state, group, "T2", 5)
     assert (list(group.derived.parked), len(state.derived.group_deadlines)) == (["T1"], 1)
-    unschedule(state, group, "T1", ParkedCheck.AGE)
+    unschedule(state, group, "T1", PARKED_MS + ParkedBecause.AGE)
     assert not group.derived.parked

@@ -6,28 +6,27 @@ from typing import Any
 import pytest
 from tests.support.core_log import START_MS, CoreLog, WholeDisk, end, half, half_batch, message, refused, sent, winner
 from tests.support.durable_digest import durable_digest
+from tests.support.invariants import check
 
 from halfmq import limits
 from halfmq.core import engine as engine_module
-from halfmq.core.commands import Command, CopyForward, DecideBatch, EnsureGroup, PrepareBatch, RequestedVerdict
-from halfmq.core.decision import BatchDecided, Refused, Sent, Settled, Why
-from halfmq.core.engine import (
-    PACE_COMMANDS,
-    Batch,
-    BoundWrong,
-    DecisionFailed,
-    Engine,
-    Failed,
-    NoNextSegment,
-    NotCopied,
-    Step,
+from halfmq.core.commands import (
+    Command,
+    CopyForward,
+    DecideBatch,
+    EnsureGroup,
+    PrepareBatch,
+    RequestedVerdict,
+    SendMessage,
 )
+from halfmq.core.decide import DECIDE
+from halfmq.core.decision import BatchDecided, Decision, Failed, Refused, Sent, Settled, Why
+from halfmq.core.engine import PACE_COMMANDS, Batch, DecisionFailed, Engine, FitsNowhere, NoNextSegment, NotCopied, Step
 from halfmq.core.state import State
-from halfmq.core.transaction.invariants import check
 from halfmq.errors import InvariantViolated, StoreFull
 from halfmq.model.placement import segment_start
 from halfmq.model.query_batch import QueryBatch
-from halfmq.model.records import Base, Committed, CopiedHalf
+from halfmq.model.records import BATCH_HEADER_BYTES, Base, Committed, CopiedHalf
 from halfmq.model.settings import BrokerSettings
 
 SEGMENT = 65_536
@@ -171,14 +170,14 @@ def test_the_pace_is_asked_behind_what_may_take_long_and_behind_many_others() ->
 
 def test_a_decision_that_raises_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     driven = Driven()
-    real = engine_module.decide
+    real = DECIDE[EnsureGroup]
 
     def broken(state: State, command: Any, now_ms: int) -> Any:
-        if getattr(command, "name", "") == "G1":
+        if command.name == "G1":
             raise KeyError("a bug")
         return real(state, command, now_ms)
 
-    monkeypatch.setattr(engine_module, "decide", broken)
+    monkeypatch.setitem(DECIDE, EnsureGroup, broken)
     step = driven.step(EnsureGroup("G0"), EnsureGroup("G1"), EnsureGroup("G2"))
     assert [type(reply) for reply in step.replies][1] is Failed
     assert set(driven.engine.state.groups) == {"G0", "G2"}
@@ -192,24 +191,84 @@ def test_an_invariant_that_is_violated_stops_all(monkeypatch: pytest.MonkeyPatch
     def broken(*_: Any) -> Any:
         raise InvariantViolated("the log and memory differ")
 
-    monkeypatch.setattr(engine_module, "decide", broken)
+    monkeypatch.setitem(DECIDE, EnsureGroup, broken)
     with pytest.raises(InvariantViolated):
         Driven().step(EnsureGroup("G0"))
 
 
+def counted(monkeypatch: pytest.MonkeyPatch, kind: type) -> list[Any]:
+    """The commands of this type that are decided from now on, each as often as it is."""
+    decided: list[Any] = []
+    real = DECIDE[kind]
+
+    def count(state: State, command: Any, now_ms: int) -> Any:
+        decided.append(command)
+        return real(state, command, now_ms)
+
+    monkeypatch.setitem(DECIDE, kind, count)
+    return decided
+
+
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_bound_that_is_too_small_costs_a_roll(monkeypatch: pytest.MonkeyPatch, alone: bool) -> None:
+def test_what_does_not_fit_is_decided_twice_and_what_fits_once(monkeypatch: pytest.MonkeyPatch, alone: bool) -> None:
     driven = Driven()
-    monkeypatch.setattr(engine_module, "size_bound", lambda state, command: 0)
-    problems, replies = [], []
+    decided = counted(monkeypatch, SendMessage)
+    replies = []
     commands = [message(f"M{number}", body=bytes(9_000)) for number in range(20)]
     while len(replies) < len(commands):
         step = driven.step(*(commands[len(replies) :][:1] if alone else commands[len(replies) :]))
-        problems += step.problems
+        assert not step.problems
+        assert step.replies or not alone
         replies += step.replies
     assert {type(reply).__name__ for reply in replies} == {"Sent"}
-    assert problems
-    assert all(isinstance(problem, BoundWrong) and not problem.failed for problem in problems)
+    rolls = sum(batch.offset % SEGMENT == 0 for batch in driven.batches[1:])
+    assert (rolls, len(decided)) == (2, len(commands) + rolls)
+    driven.compare()
+
+
+def test_a_segment_is_filled_to_its_last_byte() -> None:
+    driven = Driven()
+    (size,) = [record.size for record in driven.step(message("M0")).batch.records[1:]]
+    commands = [message(f"M{number}") for number in range(1, 10)]
+    while driven.engine.state.log_end % SEGMENT < SEGMENT - 3 * size:
+        driven.step(message(f"L{driven.engine.state.log_end}"))
+    left = SEGMENT - driven.engine.state.log_end % SEGMENT - BATCH_HEADER_BYTES
+    assert driven.step(message("F0", body=bytes(left - size + len(b"body")))).batch.end == SEGMENT
+    driven.all(commands)
+    assert driven.batches[-2].end == SEGMENT
+    driven.compare()
+
+
+def test_a_rejected_send_begins_no_segment() -> None:
+    driven = Driven()
+    driven.all([message(f"M{number}", body=bytes(9_000)) for number in range(6)])
+    end_before = driven.engine.state.log_end
+    refused(driven.step(message("large", body=bytes(SEGMENT // 2))).replies[0], Why.MESSAGE_ILLEGAL)
+    assert driven.engine.state.log_end == end_before
+
+
+def test_whoever_comes_first_after_a_step_that_needs_the_next_segment_is_decided_there() -> None:
+    """The sequencer may put a command before those that wait."""
+    driven = Driven()
+    commands = [message(f"M{number}", body=bytes(9_000)) for number in range(8)]
+    done = len(driven.step(*commands).replies)
+    assert done < 8
+    step = driven.step(EnsureGroup("G"), *commands[done:])
+    assert len(step.replies) == 1 + 8 - done
+    assert step.batch is not None
+    assert isinstance(step.batch.records[0], Base)
+    driven.compare()
+
+
+def test_a_decision_that_begins_a_segment_begins_one_and_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    driven = Driven()
+    real = DECIDE[EnsureGroup]
+    monkeypatch.setitem(
+        DECIDE, EnsureGroup, lambda *arguments: Decision._make(real(*arguments))._replace(begins_segment=True)
+    )
+    driven.all([EnsureGroup("G0"), message("M0"), EnsureGroup("G1"), EnsureGroup("G1"), EnsureGroup("G2")])
+    begun = [batch for batch in driven.batches[1:] if batch.offset % SEGMENT == 0]
+    assert [[type(record).__name__ for record in batch.records[:2]] for batch in begun] == [["Base", "GroupSet"]] * 3
     driven.compare()
 
 
@@ -217,12 +276,18 @@ def test_what_fits_nowhere_fails_alone_and_rolls_once(monkeypatch: pytest.Monkey
     driven = Driven()
     fits = engine_module.fits
     driven.all([message("M0", body=bytes(9_000))])
-    monkeypatch.setattr(engine_module, "size_bound", lambda state, command: 0)
+    monkeypatch.setattr(Engine, "_end_max", lambda engine: 0)
     monkeypatch.setattr(
         engine_module, "fits", lambda end, is_open, size, segment: size < 8_000 and fits(end, is_open, size, segment)
     )
-    replies = driven.all([message(f"N{number}", body=bytes(9_000)) for number in range(5)])
-    assert {type(reply) for reply in replies} == {Failed}
+    problems, replies = [], []
+    for number in range(5):
+        while len(replies) < 2 * number:
+            step = driven.step(*[message(f"N{number}", body=bytes(9_000)), message(f"S{number}")][len(replies) % 2 :])
+            replies += step.replies
+            problems += step.problems
+    assert [type(reply) for reply in replies] == [Failed, Sent] * 4
+    assert [type(problem) for problem in problems] == [FitsNowhere] * 4
     assert sum(batch.offset % SEGMENT == 0 for batch in driven.batches) == 2, "rolled once in vain, and no more"
     assert type(driven.all([message("small")])[0]).__name__ == "Sent"
     driven.compare()
@@ -237,8 +302,9 @@ def test_no_room_for_a_segment_is_a_refusal_and_is_said_once() -> None:
         step = driven.step(message(f"M{number}", body=bytes(9_000)))
         problems += step.problems
         replies += step.replies
-    full = refused(replies[-1], Why.STORE_FULL)
-    assert "no room" in full.text
+    full = [refused(reply, Why.STORE_FULL) for reply in replies if not isinstance(reply, Sent)]
+    assert len(full) >= 10
+    assert "no room" in full[0].text
     assert [type(problem) for problem in problems] == [NoNextSegment]
     assert driven.engine.state.session.disk_full
     assert isinstance(driven.step(end("T1", first)).replies[0], Settled), "verdicts go on"

@@ -3,7 +3,7 @@
 import random
 from heapq import heapify
 
-from halfmq.core.heaps import in_order
+from halfmq.core.queues.delay import in_order
 
 
 def test_entries_come_in_their_order_and_stay_where_they_are() -> None:

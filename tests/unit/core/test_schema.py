@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from tests.support.core_log import CoreLog, half, half_batch, part, sent, winner
+from tests.support.invariants import check
 from tests.unit.core.test_snapshot import filled
 
 from halfmq import limits
@@ -31,7 +32,6 @@ from halfmq.core.schema import (
 )
 from halfmq.core.snapshot import snapshot_rows
 from halfmq.core.state import State, Topic, holders_bytes
-from halfmq.core.transaction.invariants import check
 from halfmq.errors import InvariantViolated
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import PARKED_MS

@@ -3,13 +3,13 @@
 from typing import get_args
 
 from tests.support.core_log import CoreLog, consumer, end, half, producer
+from tests.support.invariants import check
 
 from halfmq.core import session as session_module
 from halfmq.core.commands import FenceTransaction
 from halfmq.core.session import ConnectionClosed, Heartbeat, MembersChanged, Published, Reachable, Unregistered
 from halfmq.core.state import GROUPS_KEPT_MIN
 from halfmq.core.transaction.check_schedule import next_check_ms
-from halfmq.core.transaction.invariants import check
 
 
 def test_a_new_consumer_is_told_to_all_members_and_a_known_one_to_nobody() -> None:

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 from tests.support.core_log import CoreLog, end, half, half_batch, message, part
 from tests.support.durable_digest import durable_digest
+from tests.support.invariants import check
 
 from halfmq.core.apply import open_batch
 from halfmq.core.commands import CommitOffset, EnsureGroup, RequestedVerdict
 from halfmq.core.snapshot import encode_rows, load_rows, snapshot_rows
-from halfmq.core.transaction.invariants import check
 from halfmq.errors import InvariantViolated
 from halfmq.model.half_batch import delays_in
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from halfmq.core.ties import tied_start
+from halfmq.core.retention import tied_start
 
 SEGMENT = 100
 

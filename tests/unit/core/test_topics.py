@@ -2,10 +2,10 @@
 
 import pytest
 from tests.support.core_log import CoreLog, end, half, message, part, refused, sent
+from tests.support.invariants import recount
 
 from halfmq import limits
 from halfmq.core.base import base_payload
-from halfmq.core.base_bytes import recount
 from halfmq.core.commands import (
     CommitOffset,
     DeleteTopic,

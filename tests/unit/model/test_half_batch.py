@@ -4,10 +4,10 @@ import struct
 from zlib import crc32
 
 import pytest
+from tests.support.payloads import verify_payload
 
 from halfmq.model.half_batch import (
     DELAY_BYTES,
-    ENTRY,
     ENTRY_BYTES,
     ITEM_HEAD_BYTES,
     DelayedItem,
@@ -18,9 +18,9 @@ from halfmq.model.half_batch import (
     delayed_items,
     delays_in,
     item_places,
-    verify_payload,
 )
 from halfmq.model.ids import hash64
+from halfmq.model.layout import PAYLOAD_ENTRY
 from halfmq.model.message_facts import tag_hash_of
 from halfmq.model.records import HALF_BATCH_PAYLOAD_AT
 from halfmq.model.stored_message import decode
@@ -59,7 +59,7 @@ def verify(payload: bytes, count: int = 3, **changes: object) -> Verified | str:
     said: dict[str, object] = {
         "topic": "orders", "queue_id": 3, "store_host": HOST, "body_bytes_max": 1_000, **changes,
     }  # fmt: skip
-    return verify_payload(payload, count, **said)  # type: ignore[arg-type]
+    return verify_payload(payload, count, **said)
 
 
 def test_what_is_built_is_accepted_and_says_what_it_is() -> None:
@@ -77,7 +77,7 @@ def test_each_message_lies_where_its_entry_says() -> None:
         assert (length, physical_offset, message.queue_offset, message.store_time_ms) == (size, 0, 0, 0)
         assert (message.topic, message.queue_id, message.born_time_ms, message.store_host) == ("orders", 3, 77, HOST)
         assert (message.flag, message.sys_flag, message.body, message.properties) == sent
-    hashes = [(tag, key) for _, _, tag, key in ENTRY.iter_unpack(payload[-3 * ENTRY_BYTES :])]
+    hashes = [(tag, key) for _, _, tag, key in PAYLOAD_ENTRY.iter_unpack(payload[-3 * ENTRY_BYTES :])]
     assert hashes == [(tag_hash_of(b"TAGS\x01red\x02"), hash64(b"ID1")), (0, 0), (0, hash64(b"ID3"))]
 
 

@@ -48,8 +48,7 @@ def test_an_unknown_option_is_refused_with_the_list_of_those_that_exist() -> Non
     [
         ({"url": ""}, "url"),
         ({"url": "kafka://h:1"}, "url"),
-        ({"url": "rocketmq://h"}, "HOST:PORT"),
-        ({"url": "rocketmq://h:0"}, "HOST:PORT"),
+        ({"url": "rocketmq://h:0"}, "url"),
         ({"url": "rocketmq://user:hunter2@h:1"}, r"'rocketmq://\*\*\*'"),
         ({"url": "amqp://user:hunter2@h:1"}, r"'amqp://\*\*\*'"),
         ({"path": "/data"}, "both url and path"),
@@ -82,6 +81,10 @@ def test_an_unknown_option_is_refused_with_the_list_of_those_that_exist() -> Non
         ({"maxTriggerDelay": "900000"}, "with a unit"),
         ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition"),
         ({"includeHeaders": "yes"}, "includeHeaders"),
+        ({"minPartitions": "9" * 30}, "minPartitions"),
+        ({"hold": "true", "group": "g"}, "hold needs the position"),
+        ({"publishPosition": "true"}, "publishPosition needs the name of a consumer group"),
+        ({"publishPosition": "true", "group": " "}, "publishPosition needs the name of a consumer group"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused_by_name(changed: dict[str, str], named: str) -> None:

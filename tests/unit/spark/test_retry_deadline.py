@@ -2,8 +2,9 @@
 
 import pytest
 
+from halfmq.client.blocking import Unavailable
 from halfmq.errors import ConnectError
-from halfmq.spark.retry_deadline import Attempts, RetryDeadline, Unavailable
+from halfmq.spark.retry_deadline import Attempts, RetryDeadline
 
 
 class Clock:

@@ -10,7 +10,7 @@ from typing import Unpack
 
 from sqlalchemy.util import greenlet_spawn
 
-from halfmq.client.notes import Notes
+from halfmq.client.arguments import Notes
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import COMMITTED, ROLLED_BACK, Prepared, PreparedHalf, TransactionReceipt, Verdict

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from halfmq.sql.alchemy.errors import commit_failure, is_lock_wait
-from halfmq.sql.rules.commit_failure import CommitFailure
+from halfmq.sql.rules.driver_errors import CommitFailure
 
 
 class Driver(Exception):

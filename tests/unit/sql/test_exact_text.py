@@ -4,7 +4,7 @@ from sqlalchemy.dialects import mssql, mysql, postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateTable
 
-from halfmq.sql.alchemy.exact_text import exact_text
+from halfmq.sql.alchemy.dialects import exact_text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""A handler's inbox row, rows and messages are one unit: in virtual time, with an outbox on SQLite. On each driver: ``test_handler_that_sends``."""
+"""A handler's inbox row, rows and messages are one unit: in virtual time, with an outbox on SQLite. On each driver:
+``test_handler_that_sends``.
+"""
 
 import asyncio
 from collections.abc import Iterator

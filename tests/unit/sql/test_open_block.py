@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from tests.unit.sql.faces import App, Message, Sorry, agree, app, place
 
 from halfmq.errors import UsageError
-from halfmq.sql.alchemy.open_block import enter, leave, refuse_nested
+from halfmq.sql.alchemy.transaction_guard import enter, leave, refuse_nested
 
 __all__ = ["app"]
 

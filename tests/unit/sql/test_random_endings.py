@@ -1,9 +1,9 @@
 """Blocks and handlers whose transactions end by chance, on every database and face: message and row agree in all of them.
 
 Each run draws what the application does: orders with their messages, statements that fail, savepoints of every kind ended in every way,
-commits and rollbacks behind SQLAlchemy's back, deadlocks, locks, killed connections, a COMMIT whose answer is lost; and for each step whether
-its error is caught. Afterwards the rows and the visible messages must be the same. If the block said that the outcome is unknown, the check
-settles it first.
+commits and rollbacks behind SQLAlchemy's back, deadlocks, locks, killed connections, a COMMIT whose answer is lost; and for each step
+whether its error is caught. Afterwards the rows and the visible messages must be the same. If the block said that the outcome is unknown,
+the check settles it first.
 """
 
 import contextlib
@@ -191,7 +191,7 @@ class Faults:
 
     @contextlib.contextmanager
     def other_wants(self, first: int, then: int | None = None) -> Iterator[None]:
-        """Another transaction holds the row ``first`` and, if ``then`` is given, wants that row too; without, until the end of the block."""
+        """Another transaction holds the row ``first`` and, if ``then`` is given, wants that row too; else until the end of the block."""
         orders = self.app.orders
         holds, leaves = threading.Event(), threading.Event()
 

@@ -6,8 +6,8 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from tests.unit.sql.conftest import EACH_DATABASE, Place, Shop
 
+from halfmq.sql.alchemy.dialects import short_transaction
 from halfmq.sql.alchemy.errors import is_lock_wait
-from halfmq.sql.alchemy.short_transaction import short_transaction
 
 pytestmark = EACH_DATABASE
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from halfmq.model.half_batch import ENTRY, HalfMessage, build_payload
+from halfmq.model.half_batch import HalfMessage, build_payload
+from halfmq.model.layout import PAYLOAD_ENTRY
 from halfmq.model.records import HALF_BATCH_PAYLOAD_AT
 from halfmq.store import batch_entries
 from halfmq.store.batch_entries import keys_in, queue_entries
@@ -26,7 +27,7 @@ def test_entries_are_those_of_a_loop(
         (rng.choice([0, 88, 1 << 20, (1 << 32) - 1]), rng.getrandbits(31), rng.randrange(-(1 << 31), 1 << 31), rng.randrange(-(1 << 63), 1 << 63))
         for _ in range(count)
     ]  # fmt: skip
-    entries = memoryview(b"".join(ENTRY.pack(*row) for row in rows))
+    entries = memoryview(b"".join(PAYLOAD_ENTRY.pack(*row) for row in rows))
     numbers, found = [], b""
     for number, part in queue_entries(entries, offset, visible_at=7 << 40, store_time_ms=1 << 41, half_index=9):
         numbers.append(number)
@@ -44,6 +45,6 @@ def test_keys_are_those_of_the_messages_whose_item_is_there() -> None:
     payload, count = build_payload(
         messages, topic="orders", queue_id=3, born_time_ms=1, born_host=bytes(8), store_host=bytes(8)
     )
-    places = [row[0] for row in ENTRY.iter_unpack(payload[-count * ENTRY.size :])]
+    places = [row[0] for row in PAYLOAD_ENTRY.iter_unpack(payload[-count * PAYLOAD_ENTRY.size :])]
     assert places[0] == HALF_BATCH_PAYLOAD_AT
     assert keys_in(payload, count) == ("orders", [(places[0], b"order-1"), (places[2], b"k 1")])

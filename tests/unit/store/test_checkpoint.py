@@ -4,7 +4,7 @@ from tests.support.faulty_disk import FaultyDisk, PowerLost
 from tests.support.vectors import vectors
 
 from halfmq.store.checkpoint import Present, Slot, read_checkpoint, write_checkpoint
-from halfmq.store.layout import CHECKPOINT_SLOT_BYTES
+from halfmq.store.layout import SLOT_BYTES
 from halfmq.store.two_slots import Missing, Unreadable
 
 STORE = bytes(range(16))
@@ -24,13 +24,13 @@ def test_a_slot_has_these_bytes() -> None:
     on = disk()
     write_checkpoint(on, PATH, STORE, FIRST)
     golden = vectors("derived")["checkpoint_slot"]
-    assert on.content(PATH)[CHECKPOINT_SLOT_BYTES:][: len(golden)] == golden
+    assert on.content(PATH)[SLOT_BYTES:][: len(golden)] == golden
 
 
 def test_no_file_and_a_file_of_zeros_are_missing() -> None:
     on = disk()
     assert read_checkpoint(on, PATH, STORE) == Missing()
-    on.open(PATH, create=True).truncate(2 * CHECKPOINT_SLOT_BYTES)
+    on.open(PATH, create=True).truncate(2 * SLOT_BYTES)
     assert read_checkpoint(on, PATH, STORE) == Missing()
 
 
@@ -51,7 +51,7 @@ def test_a_damaged_slot_leaves_the_other_one() -> None:
     write_checkpoint(on, PATH, STORE, SECOND)
     on.flip_bit(PATH, 30)
     assert read_checkpoint(on, PATH, STORE) == Present((FIRST,))
-    on.flip_bit(PATH, CHECKPOINT_SLOT_BYTES + 30)
+    on.flip_bit(PATH, SLOT_BYTES + 30)
     assert isinstance(read_checkpoint(on, PATH, STORE), Unreadable)
 
 

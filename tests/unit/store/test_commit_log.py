@@ -105,9 +105,7 @@ def test_messages_are_read_where_they_lie(under: make.LogUnderTest) -> None:
     under.log.append(records, 1)
     half = records[0]
     assert isinstance(half, HalfRecord)
-    kind, message = under.log.read_message(half.offset)
-    assert kind == Kind.HALF
-    assert message == half.message
+    assert under.log.read_message(half.offset) == half.message
     assert under.log.kind_at(half.offset) == Kind.HALF
     assert len(under.log.stored_view(half.offset)) == half.size - 16
 
@@ -133,11 +131,11 @@ def test_carried_records_copy_the_bytes_they_name(under: make.LogUnderTest) -> N
     )
     under.log.append(moved, 1)
     assert isinstance(source, HalfRecord)
-    kind, message = under.log.read_message(moved[1].offset)
-    assert (kind, message) == (Kind.COPIED_HALF, source.message)
+    assert under.log.kind_at(moved[1].offset) == Kind.COPIED_HALF
+    assert under.log.read_message(moved[1].offset) == source.message
     again = make.laid_out(under.log.end, [make.copied_half(moved[1].offset, source.size - 16, 4)])
     under.log.append(again, 1)
-    assert under.log.read_message(again[0].offset)[1] == source.message
+    assert under.log.read_message(again[0].offset) == source.message
 
 
 def test_rot_is_not_copied(under: make.LogUnderTest, disk: FaultyDisk) -> None:
@@ -265,7 +263,7 @@ def test_a_full_disk_is_known_a_segment_ahead_and_is_no_failure(under: make.LogU
     fill_segment(under)  # the reserve: what is left of the current segment
     end = under.log.sync(under.log.end)
     with pytest.raises(StoreFull):
-        under.log.ensure_space_for_roll()
+        under.log.reserve_roll()
     with pytest.raises(StoreFull):
         under.append(make.plain(b"x" * 10_000))
     assert under.log.end == end
@@ -326,7 +324,7 @@ def test_a_really_full_file_system(small_file_system: Path) -> None:
     assert under.log.failure is None
     kept = under.log.end
     under.append(make.checked())
-    assert under.log.trim(make.SEGMENT) == [0]
+    assert make.trim_log(under.log, make.SEGMENT) == [0]
     assert under.log.prepare_next()
     end = under.append(make.plain(b"x" * 8_000))
     assert end > kept
@@ -345,7 +343,7 @@ def test_trim_removes_whole_segments_oldest_first_and_each_durably(under: make.L
     under.log.sync(under.log.end)
     steps: list[str] = []
     disk.before = lambda operation: steps.append(f"{operation.kind} {operation.path.name}")
-    assert under.log.trim(2 * make.SEGMENT + 8) == [0, make.SEGMENT]
+    assert make.trim_log(under.log, 2 * make.SEGMENT + 8) == [0, make.SEGMENT]
     assert steps == [
         f"remove {segment_name(0)}", "sync_directory log", f"remove {segment_name(make.SEGMENT)}", "sync_directory log",
     ]  # fmt: skip
@@ -361,7 +359,7 @@ def test_what_was_read_last_is_not_found_any_more_once_it_is_trimmed(under: make
     first = BATCH_HEADER_BYTES + make.laid_out(0, [make.base(0)])[0].size
     assert under.log.kind_at(64) == Kind.BASE
     assert len(under.log.stored_view(first)) > 8_000
-    under.log.trim(make.SEGMENT)
+    make.trim_log(under.log, make.SEGMENT)
     for look in (under.log.stored_view, under.log.kind_at, under.log.first_offset):
         with pytest.raises(LookupError):
             look(first)
@@ -377,7 +375,7 @@ def test_bytes_from_a_place_on_end_with_the_segment_and_the_log(under: make.LogU
     for offset in (-1, under.log.end):
         with pytest.raises(LookupError):
             under.log.read_at(offset, 1)
-    under.log.trim(make.SEGMENT)
+    make.trim_log(under.log, make.SEGMENT)
     with pytest.raises(BeforeLogStart):
         under.log.read_at(64, 1)
 
@@ -402,7 +400,7 @@ def test_bytes_that_claim_to_be_a_huge_record_are_not_read(under: make.LogUnderT
 def test_trim_never_removes_what_is_not_durable(under: make.LogUnderTest) -> None:
     for _ in range(20):
         under.append(make.plain(b"x" * 8_000))
-    assert under.log.trim(2 * make.SEGMENT) == []
+    assert make.trim_log(under.log, 2 * make.SEGMENT) == []
 
 
 def test_a_view_survives_a_trim(under: make.LogUnderTest) -> None:
@@ -412,7 +410,7 @@ def test_a_view_survives_a_trim(under: make.LogUnderTest) -> None:
     for _ in range(20):
         under.append(make.plain(b"x" * 8_000))
     under.log.sync(under.log.end)
-    under.log.trim(make.SEGMENT)
+    make.trim_log(under.log, make.SEGMENT)
     assert b"the body" in bytes(view)
 
 
@@ -421,7 +419,7 @@ def test_a_trimmed_log_recovers_from_the_base_of_its_oldest_segment(under: make.
         under.append(make.plain(b"x" * 8_000))
     under.append(make.trim(make.SEGMENT))
     under.log.sync(under.log.end)
-    under.log.trim(make.SEGMENT)
+    make.trim_log(under.log, make.SEGMENT)
     disk.crash()
     again = make.LogUnderTest(disk, HOME).start()
     assert (again.recovery.case.letter, again.recovery.redo_from) == ("L", make.SEGMENT)

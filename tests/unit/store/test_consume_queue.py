@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from tests.support.faulty_disk import FaultyDisk
+from tests.support.steps import result_of
 from tests.support.vectors import vectors
 
 from halfmq.errors import InvariantViolated
-from halfmq.model.steps import result_of
 from halfmq.runtime.disk import RealDisk
 from halfmq.store import consume_queue
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, file_end, visible_before

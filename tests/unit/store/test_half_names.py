@@ -3,9 +3,10 @@
 import pytest
 from tests.support import log_records as make
 from tests.support.half_batches import HOST
+from tests.support.log_records import message_record_size
 
 from halfmq.model import properties as props
-from halfmq.model.records import HalfBatch, message_record_size
+from halfmq.model.records import HalfBatch
 from halfmq.model.stored_message import StoredMessage, body_crc_of, encode
 from halfmq.store.half_names import HalfNames, half_names, without_body
 from halfmq.store.record_codec import ENCODE_BY_TYPE, decode_records

@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace
 from tests.support import log_records as make
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.random_log import GROUP, SEGMENT, Expected, LogBatch, RandomLog
+from tests.support.random_log import GROUP, SEGMENT, Expected, RandomLog
+from tests.support.steps import result_of
 from tests.support.store_writer import StoreWriter
 from tests.support.waiting import PATIENCE_S
 
 from halfmq.errors import InvariantViolated
-from halfmq.model.records import Committed, CopiedDelayed, Ref, Released
-from halfmq.model.steps import result_of
+from halfmq.model.records import Batch, Committed, CopiedDelayed, Ref, Released
 from halfmq.runtime.disk import Disk, RealDisk
 from halfmq.store import consume_queue, transaction_table
 from halfmq.store.indexes import Indexes, indexes_are_there
@@ -44,10 +44,7 @@ def opened(disk: Disk, log: RandomLog, *, redo_from: int = 0, log_start: int = 0
         segment_bytes=SEGMENT,
         redo_from=redo_from,
         log_start=log_start,
-        read_message=log.read_message,
-        read_entries=log.read_entries,
-        read_payload=log.read_payload,
-        read_verdict=log.verdict,
+        log=log,
     )
     indexes._files._open_max = 8
     return indexes
@@ -60,7 +57,7 @@ def fresh(disk: Disk, log: RandomLog, root: Path = ROOT) -> Indexes:
     return indexes
 
 
-def assert_as_expected(indexes: Indexes, batches: list[LogBatch], *, since: int = 0) -> None:
+def assert_as_expected(indexes: Indexes, batches: list[Batch], *, since: int = 0) -> None:
     """``since``: where a redo without older records began; rows of halves before it may say less."""
     expected = Expected(batches)
     seen = 0
@@ -99,7 +96,7 @@ def test_following_a_log_gives_what_its_records_say(seed: int, tmp_path: Path) -
     log.grow(300)
     indexes = fresh(RealDisk(), log, tmp_path)
     for batch in log.batches:
-        indexes.stage(*batch)
+        indexes.stage(batch)
         indexes.flush()
     assert_as_expected(indexes, log.batches)
     undecided = {half.half_index for one in log.open for half in one.halves}
@@ -124,7 +121,7 @@ def test_after_power_loss_a_redo_from_the_checkpoint_gives_the_same(seed: int) -
     for _ in range(3):
         log.grow(rng.randrange(5, 60))
         for batch in log.batches[done:]:
-            indexes.stage(*batch)
+            indexes.stage(batch)
             indexes.flush()
             if rng.random() < 0.05:
                 indexes.sync()
@@ -140,7 +137,7 @@ def test_after_power_loss_a_redo_from_the_checkpoint_gives_the_same(seed: int) -
         indexes = opened(disk, log, redo_from=synced, log_start=log_start)
         for batch in log.batches:
             if batch.offset >= synced:
-                indexes.redo(*batch)
+                indexes.redo(batch)
         indexes.cut(log.end, log.next_half)
         indexes.rewrite_undecided(log.undecided())
         indexes.rewrite_topics(TopicInfo(number, name, 3, 3, 6) for number, name in log.topics.items())
@@ -161,13 +158,13 @@ def test_what_a_lost_log_end_left_is_not_there_after_the_cut(seed: int) -> None:
     log.grow(20)
     assert log.log_start == 0, "this test is about logs before their first trim"
     for batch in log.batches:
-        indexes.stage(*batch)
+        indexes.stage(batch)
         indexes.flush()
     indexes.close()
     indexes = opened(disk, kept, redo_from=redo_from)
     for batch in kept.batches:
         if batch.offset >= redo_from:
-            indexes.redo(*batch)
+            indexes.redo(batch)
     indexes.cut(kept.end, kept.next_half)
     indexes.rewrite_undecided(kept.undecided())
     deleted = set(Expected(kept.batches).topics) - set(Expected(log.batches).topics)
@@ -180,7 +177,7 @@ def test_what_a_lost_log_end_left_is_not_there_after_the_cut(seed: int) -> None:
     before = len(kept.batches)
     kept.grow(20)
     for batch in kept.batches[before:]:
-        indexes.stage(*batch)
+        indexes.stage(batch)
         indexes.flush()
     assert_as_expected(indexes, kept.batches)
     indexes.close()
@@ -197,7 +194,7 @@ def test_everything_removed_is_made_again_from_what_the_log_still_has(seed: int)
     indexes.reset()
     for batch in log.batches:
         if batch.offset >= log.log_start:
-            indexes.redo(*batch)
+            indexes.redo(batch)
     indexes.cut(log.end, log.next_half)
     indexes.rewrite_undecided(log.undecided())
     assert log.log_start > 0
@@ -208,10 +205,10 @@ def test_a_batch_that_comes_twice_is_refused() -> None:
     log = RandomLog(2)
     log.grow(3)
     indexes = fresh(FaultyDisk(), log)
-    indexes.stage(*log.batches[0])
+    indexes.stage(log.batches[0])
     indexes.flush()
     with pytest.raises(InvariantViolated, match="again"):
-        indexes.stage(*log.batches[0])
+        indexes.stage(log.batches[0])
 
 
 def test_a_queue_offset_that_is_not_the_queues_end_is_refused() -> None:
@@ -224,7 +221,7 @@ def test_a_queue_offset_that_is_not_the_queues_end_is_refused() -> None:
     wrong = replace(record, queue_offset=7)  # type: ignore[union-attr]
     indexes = fresh(FaultyDisk(), log)
     with pytest.raises(InvariantViolated, match="queue offset 7"):
-        indexes.stage(log.end, log.end + 4_096, 1, [wrong])
+        indexes.stage(Batch(log.end, log.end + 4_096, 1, [wrong]))
 
 
 def test_a_message_is_found_by_each_of_its_keys_and_only_while_it_is_visible() -> None:
@@ -232,7 +229,7 @@ def test_a_message_is_found_by_each_of_its_keys_and_only_while_it_is_visible() -
     log.grow(80)
     indexes = fresh(FaultyDisk(), log)
     for batch in log.batches:
-        indexes.stage(*batch)
+        indexes.stage(batch)
         indexes.flush()
     expected = Expected(log.batches)
     visible = {entry.offset for entries in expected.entries.values() for entry in entries.values()}
@@ -278,7 +275,7 @@ def test_a_table_file_goes_once_nobody_may_be_told_its_verdicts(tmp_path: Path) 
     forgotten = log.open.pop(0)  # nobody settles it: its file stays
     log.grow(700)
     for batch in log.batches:
-        indexes.stage(*batch)
+        indexes.stage(batch)
         indexes.flush()
     assert log.log_start > forgotten.halves[0].offset
     rows = Expected(log.batches).rows
@@ -303,9 +300,11 @@ def test_a_half_that_is_committed_with_a_delay_is_seen_when_it_is_released() -> 
     log.messages[half.offset + 2_000] = (8, message)
     ref = Ref(half.offset, 484, half.offset, 0, topic_id, 1, -1, 9_000, 3, 4)
     indexes = fresh(FaultyDisk(), log)
-    indexes.stage(*log.batches[0])
+    indexes.stage(log.batches[0])
     indexes.flush()
-    indexes.stage(log.end, log.end + 1_000, 100, [half, Committed(half.offset + 500, 99, "orders", "t", 1, (ref,))])
+    indexes.stage(
+        Batch(log.end, log.end + 1_000, 100, [half, Committed(half.offset + 500, 99, "orders", "t", 1, (ref,))])
+    )
     indexes.flush()
     row = indexes.table.row(0)
     assert row is not None
@@ -314,7 +313,7 @@ def test_a_half_that_is_committed_with_a_delay_is_seen_when_it_is_released() -> 
     moved = half.offset + 2_000
     carried = CopiedDelayed(moved, 600, half.offset, half.offset, 0, topic_id, 1, 484, 9_000, 3, 4)
     shown = replace(ref, offset=moved, queue_offset=0, due_ms=0)
-    indexes.stage(log.end + 1_900, log.end + 4_000, 9_001, [carried, Released(moved + 600, 80, (shown,))])
+    indexes.stage(Batch(log.end + 1_900, log.end + 4_000, 9_001, [carried, Released(moved + 600, 80, (shown,))]))
     indexes.flush()
     row = indexes.table.row(0)
     assert row is not None

@@ -75,8 +75,8 @@ def test_after_a_crash_only_entries_below_the_position_count_and_the_rest_is_cut
     keys.flush()
     again = index(disk)
 
-    def read_message(offset: int) -> tuple[int, StoredMessage]:
-        return 1, message
+    def read_message(offset: int) -> StoredMessage:
+        return message
 
     again.load(300, read_message)
     add(again, message, 300)
@@ -101,10 +101,10 @@ def test_an_entry_of_a_write_that_was_cut_short_does_not_count(kept: int) -> Non
     disk.put(path, disk.content(path)[: 24 + kept] + bytes(8 - kept))
     again = index(disk)
 
-    def read_message(offset: int) -> tuple[int, StoredMessage]:
+    def read_message(offset: int) -> StoredMessage:
         if offset != SEGMENT + 64:
             raise LookupError(offset)
-        return 1, message
+        return message
 
     again.load(SEGMENT + 400, read_message)
     add(again, message, 2 * SEGMENT - 8)

@@ -369,11 +369,11 @@ def test_messages_that_are_read_one_by_one_come_without_what_is_between_them(
     writer.publish()
     log = Log(writer)
     entries = writer.indexes.queues.read_encoded(1, 0, 0, 100, writer.log.end)
-    runs = raw_messages.runs_of(entries.offsets, entries.message_bytes, 1 << 20)
+    runs = raw_messages.runs_of(entries, 1 << 20)
     run = next(run for run, count in enumerate(raw_messages._counts(runs.first)) if count > 2)
     if is_broken:
         log.broken = {runs.offsets[run] + 1}  # no message begins there, so each can be read alone
     target = memoryview(bytearray(sum(runs.bytes)))
-    copied = raw_messages.copy_messages(log, entries.offsets, entries.message_bytes, runs, target)
+    copied = raw_messages.copy_messages(log, runs, target)
     assert (copied.number, copied.bytes, copied.why) == (runs.first[-1], len(target), "")
     assert copied.has_heads is not is_broken

@@ -5,6 +5,7 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 from tests.support import log_records as make
+from tests.support.log_records import message_record_size
 from tests.support.vectors import vectors
 
 from halfmq.errors import WrongVersion
@@ -23,7 +24,6 @@ from halfmq.model.records import (
     CopiedHalfBatch,
     HalfBatch,
     Kind,
-    message_record_size,
 )
 from halfmq.store.record_codec import (
     ENCODE_BY_TYPE,
@@ -119,13 +119,17 @@ def as_read(record: object) -> object:
     """What a redo gives for ``record``: carried records name their own place, and what their message says."""
     if isinstance(record, CopiedHalf):
         properties = source_message(record.source).properties
-        return replace(
-            record,
-            source=record.offset,
-            tx_id="app-9",
+        half = replace(
+            record.half,
             tag_hash=message_facts.tag_hash_of(properties),
             key_hash=message_facts.key_hash_of(properties),
             delay=700,
+        )
+        return replace(
+            record,
+            source=record.offset,
+            half=half,
+            tx_id="app-9",
             coordinator=Coordinator("transfers", 12) if record.source == SOURCE_OF_COORDINATOR else None,
         )
     if isinstance(record, CopiedDelayed | CopiedHalfBatch):
@@ -165,12 +169,12 @@ def test_delays_of_a_half_batch_are_read_with_a_flag_and_not_without_it() -> Non
     data = encoded("half_batch_with_delays")
     (record,) = decode_records(data, 0, len(data), AT)
     assert isinstance(record, HalfBatch)
-    assert delays_in(record.delayed_entries) == (700, 1, 86_400_000)
+    assert delays_in(record.batch.delayed_entries) == (700, 1, 86_400_000)
     flags_at = HALF_BATCH_PAYLOAD_AT - 4
     assert data[flags_at] == 3
     (without,) = decode_records(data[:flags_at] + b"\x01" + data[flags_at + 1 :], 0, len(data), AT)
     assert isinstance(without, HalfBatch)
-    assert without.delayed_entries == b""
+    assert without.batch.delayed_entries == b""
     assert without.payload == record.payload
 
 

@@ -206,7 +206,7 @@ def test_the_only_segment_may_lack_zeros_too() -> None:
 def test_e_a_trimmed_log_whose_first_segment_has_no_base() -> None:
     case = "case E: the oldest segment does not begin with a base, and no snapshot can replace it"
     store = Store().write(12, body_bytes=20_000)
-    store.under.log.trim(make.SEGMENT)
+    make.trim_log(store.under.log, make.SEGMENT)
     store.disk.put(store.seg(1), bytes(make.SEGMENT))
     what = f"{store.seg(1)} at log offset {make.SEGMENT}: no batch begins here"
     durable = f"the log was durable up to {store.ends[-2]}"
@@ -264,10 +264,10 @@ def test_h_clean_end_with_a_snapshot() -> None:
 def test_h_the_snapshot_at_the_very_start_of_a_trimmed_log_serves() -> None:
     """Taken where a segment was full; then everything before it was trimmed away, and there was a crash."""
     store = Store().write(1).fill_up().write(2)
-    store.under.log.trim(make.SEGMENT)
+    make.trim_log(store.under.log, make.SEGMENT)
     assert store.starts(usable(make.SEGMENT)) == ("H", make.SEGMENT, store.ends[3])
     store = Store().write(6, body_bytes=20_000)
-    store.under.log.trim(make.SEGMENT)
+    make.trim_log(store.under.log, make.SEGMENT)
     assert "case D" in store.refused(usable(make.SEGMENT)), "no batch ended there"
 
 
@@ -346,7 +346,7 @@ def test_n_and_o_the_snapshot_is_unreadable() -> None:
 
 def test_p_and_q_the_snapshot_is_older_than_the_logs_start() -> None:
     store = Store().write(12, body_bytes=20_000).write(1, sync=False)
-    store.under.log.trim(2 * make.SEGMENT)
+    make.trim_log(store.under.log, 2 * make.SEGMENT)
     assert store.starts(usable(store.ends[0])) == ("P", 2 * make.SEGMENT, store.ends[12])
     found = examine_log(store.files(), [usable(store.ends[0])])
     assert (found.log_start, found.durable_position) == (2 * make.SEGMENT, store.ends[11])
@@ -600,7 +600,7 @@ def test_a_cut_at_the_end_of_a_segment_does_not_make_it_longer() -> None:
 def test_a_trimmed_log_is_written_again_from_its_durable_position() -> None:
     """Segments before it are gone, and nobody asks for them."""
     store = Store().write(7, body_bytes=20_000).write(2, sync=False)
-    store.under.log.trim(make.SEGMENT)
+    make.trim_log(store.under.log, make.SEGMENT)
     writes = [one for one in store.settled() if one.kind == "write"]
     assert {one.path for one in writes} == {store.seg(2)}
     assert store.whole_batches(make.SEGMENT)[-1] == store.ends[-1]

@@ -5,7 +5,7 @@ from tests.support.faulty_disk import FaultyDisk, PowerLost
 from tests.support.vectors import vectors
 
 from halfmq.errors import InvariantViolated
-from halfmq.store.snapshot import (
+from halfmq.store.checkpoint import (
     WholeSnapshot,
     read_snapshot,
     remove_snapshots,

@@ -60,7 +60,7 @@ def entries(block: TableBlock) -> list[tuple[int, bytes, TransactionRow]]:
     for number in range(block.rows):
         at = FREE + number * ENTRY_BYTES
         half, start, size = ENTRY_HEAD.unpack_from(block.data, at)
-        row = TransactionRow._make(table_block.TRANSACTION_ROW.whole.unpack_from(block.data, at + ENTRY_HEAD.size))
+        row = TransactionRow._make(table_block.TRANSACTION_ROW.unpack_from(block.data, at + ENTRY_HEAD.size))
         found.append((half, bytes(block.data[records_at + start : records_at + start + max(0, size)]), row))
     return found
 

@@ -6,7 +6,7 @@ from tests.support.table_rows import rows_of
 from tests.support.vectors import vectors
 
 from halfmq.model.ids import hash64
-from halfmq.model.records import PARKED_MS, DecidedBy, HalfRecord, ParkedBecause
+from halfmq.model.records import PARKED_MS, DecidedBy, Half, HalfRecord, ParkedBecause
 from halfmq.store.layout import ROW_COMMITTED, ROW_EMPTY, ROW_ROLLED_BACK, ROW_UNDECIDED, TRANSACTION_ROW
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.transaction_table import (
@@ -36,7 +36,7 @@ def test_a_row_has_these_bytes() -> None:
         4, ROW_COMMITTED, 2, 0, 0x10100, 1_700_000_001_000, 21, 0,
     )  # fmt: skip
     golden = vectors("derived")["transaction_row"]
-    assert TRANSACTION_ROW.whole.pack(*row) == golden
+    assert TRANSACTION_ROW.pack(*row) == golden
     for name, at in TRANSACTION_ROW.at.items():
         assert TRANSACTION_ROW.part(name).unpack_from(golden, at) == (getattr(row, name),)
         assert TRANSACTION_ROW.only(name).unpack(golden) == (getattr(row, name),)
@@ -88,7 +88,7 @@ def test_recovery_writes_that_a_half_was_parked() -> None:
     rows = table(FaultyDisk())
     for index, next_check_ms in enumerate((700, PARKED_MS + ParkedBecause.AGE)):
         rows.put_undecided(
-            UndecidedHalf(index, index, 64, 64, 100, 7, 3, 0, 1, "g", f"T{index}", 500, next_check_ms, 4)
+            UndecidedHalf(Half(0, index, 64, 64, 7, 3, 100, 0, 0, 0), index, 1, "g", f"T{index}", 500, next_check_ms, 4)
         )
     assert [rows.row(index).decided_by for index in (0, 1)] == [0, 5]  # type: ignore[union-attr]
 
@@ -134,7 +134,7 @@ def test_encoded_rows_end_with_their_file() -> None:
     for index in (0, 32_767, 32_768):
         rows.prepared(half(index), 5)
     rows.flush()
-    first = TRANSACTION_ROW.whole.pack(*rows.row(0))  # type: ignore[misc]
+    first = TRANSACTION_ROW.pack(*rows.row(0))  # type: ignore[misc]
     assert rows.read_encoded(0, 2) == first + bytes(128)
     assert len(rows.read_encoded(32_767, 10)) == 128
     assert len(rows.read_encoded(32_768, 10)) == 1_280
@@ -155,7 +155,7 @@ def test_cut_leaves_no_row_from_the_next_half_index_on() -> None:
 
 def test_undecided_halves_are_written_whole_from_recovered_state() -> None:
     rows = table(FaultyDisk())
-    rows.put_undecided(UndecidedHalf(9, 8, 64, 128, 100, 7, 3, 1, 2, "g", "T1", 500, 700, 2))
+    rows.put_undecided(UndecidedHalf(Half(1, 9, 128, 64, 7, 3, 100, 0, 0, 0), 8, 2, "g", "T1", 500, 700, 2))
     row = rows.row(9)
     assert row is not None
     assert row[:10] == (8, 64, 128, 100, 7, 3, 1, 2, hash64(b"g"), hash64(b"T1"))

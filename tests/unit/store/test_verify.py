@@ -293,6 +293,16 @@ def test_a_row_of_a_later_half_names_the_first_one(tmp_path: Path, damaged: bool
     assert found == [says] * damaged
 
 
+def test_without_space_for_the_transaction_table_nothing_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample_store(tmp_path)
+    monkeypatch.setattr(RealDisk, "free_bytes", lambda disk, directory: (4 << 20) - 1)
+    with pytest.raises(UsageError, match="needs up to 4 MiB there") as caught:
+        verify_store(RealDisk(), tmp_path)
+    assert "TMPDIR" in str(caught.value.hint)
+
+
 def test_while_derived_files_are_made_again_they_are_not_compared(tmp_path: Path) -> None:
     """By a broker that recovers, or by the next start where that was killed."""
     writer = sample_store(tmp_path)

@@ -4,7 +4,7 @@ from tests.support.faulty_disk import FaultyDisk
 from tests.support.vectors import vectors
 
 from halfmq.runtime.disk import RealDisk
-from halfmq.store.layout import WATERMARK_SLOT_BYTES
+from halfmq.store.layout import SLOT_BYTES
 from halfmq.store.two_slots import Missing, Unreadable
 from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
 
@@ -22,7 +22,7 @@ def test_a_slot_has_these_bytes() -> None:
     on = disk()
     WatermarkPage.open(on, PATH, STORE, 3).publish(8_192, 4_096, 1_700_000_000_123, 9_000)
     golden = vectors("derived")["published_slot"]
-    assert on.content(PATH)[WATERMARK_SLOT_BYTES:][: len(golden)] == golden
+    assert on.content(PATH)[SLOT_BYTES:][: len(golden)] == golden
 
 
 def test_readers_see_the_last_publication_across_restarts_of_the_broker() -> None:
@@ -72,7 +72,7 @@ def test_the_page_keeps_its_room_on_a_full_disk() -> None:
 def test_a_page_of_another_layout_is_none() -> None:
     on = disk()
     old = vectors("derived")["published_slot_1"]
-    on.open(PATH, create=True).write(WATERMARK_SLOT_BYTES, [old])
+    on.open(PATH, create=True).write(SLOT_BYTES, [old])
     assert isinstance(read_watermark_page(on, PATH), Unreadable)
     WatermarkPage.open(on, PATH, STORE, 3).publish(8_192, 4_096, 1, 1)
     assert isinstance(read_watermark_page(on, PATH), Watermark)
@@ -87,7 +87,7 @@ def test_a_slot_that_is_torn_leaves_the_publication_before() -> None:
     found = read_watermark_page(on, PATH)
     assert isinstance(found, Watermark)
     assert found.position == 100
-    on.flip_bit(PATH, WATERMARK_SLOT_BYTES + 45)
+    on.flip_bit(PATH, SLOT_BYTES + 45)
     assert isinstance(read_watermark_page(on, PATH), Unreadable)
 
 

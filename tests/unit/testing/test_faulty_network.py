@@ -7,7 +7,9 @@ import pytest
 from tests.support.faulty_network import End, FaultyNetwork, Manners
 from tests.support.virtual_loop import ProcessLoop, Scheduler
 
-from halfmq.client.connector import Address
+from halfmq.broker.listener import PortPlan
+from halfmq.broker.peers.peers import Rejected
+from halfmq.model.address import Address
 
 ADDRESS = Address("10.0.0.1", 10_911)
 CALM = Manners(spike_chance=0.0, cut_chance=0.5, joined_chance=0.0)
@@ -41,15 +43,17 @@ class Peer(asyncio.Protocol):
         self.full.append(False)
 
 
-class Gateway:
-    """What the network requires of the broker's gateway."""
+class Door:
+    """What the network requires of the broker's front door."""
 
     is_full = False
 
     def __init__(self) -> None:
         self.served: list[Peer] = []
 
-    def expect(self) -> Peer:
+    def admit(self, host: str) -> Peer | Rejected:
+        if self.is_full:
+            return Rejected("it is full")
         self.served.append(Peer())
         return self.served[-1]
 
@@ -63,11 +67,11 @@ class Town:
         self.raised: list[BaseException] = []
         self.server = ProcessLoop(self.scheduler, "server", lambda _, error: self.raised.append(error))
         self.client = ProcessLoop(self.scheduler, "client", lambda _, error: self.raised.append(error))
-        self.gateway = Gateway()
+        self.door = Door()
 
     def serve(self) -> None:
         async def open_door() -> None:
-            door = await self.network.bind(self.server)(self.gateway, "broker", "", 10_911)  # type: ignore[arg-type]
+            door = await self.network.bind(self.server)(PortPlan("broker", self.door.admit, 10_911), ())  # type: ignore[arg-type]
             door.listen()
             door.accept()
 
@@ -92,7 +96,7 @@ class Town:
         peer, task = self.connect()
         self.run(100)
         assert task.exception() is None
-        return peer, self.gateway.served[-1], self.network.connections()[0]
+        return peer, self.door.served[-1], self.network.connections()[0]
 
 
 def test_bytes_arrive_once_in_order_and_in_pieces() -> None:
@@ -191,11 +195,11 @@ def test_connections_without_a_listener_or_when_refused_raise_an_error() -> None
 def test_a_full_gateway_closes_new_connections() -> None:
     town = Town()
     town.serve()
-    town.gateway.is_full = True
+    town.door.is_full = True
     peer, _ = town.connect()
     town.run(100)
     assert peer.lost == [None]
-    assert town.gateway.served == []
+    assert town.door.served == []
 
 
 def test_what_a_killed_process_had_written_arrives() -> None:
@@ -257,7 +261,7 @@ def test_a_repeated_request_arrives_on_its_own_connection() -> None:
     ghost = ProcessLoop(town.scheduler, "ghost", lambda _, error: town.raised.append(error))
     town.network.repeat(ghost, b"again", 10_911)
     town.run(100)
-    assert [peer.got for peer in town.gateway.served] == [b"", b"again"]
+    assert [peer.got for peer in town.door.served] == [b"", b"again"]
     assert not town.raised
 
 

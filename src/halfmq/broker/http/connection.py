@@ -1,19 +1,21 @@
 """One HTTP connection: h11 implements the protocol, this class limits its resources.
 
 One request is processed at a time, and its connection is not read meanwhile: pipelined requests that were already received wait, the rest
-stays in the socket. A connection thus holds one read, one request and one response. A client that does not send a complete
-request, or does not read its response, within ``REQUEST_TIMEOUT_S`` is closed; a request that is not answered within it is answered with 503.
+stays in the socket. A connection thus holds one read, one request and one response. A client that does not send a complete request, or does
+not read its response, within ``REQUEST_TIMEOUT_S`` is closed; a request that is not answered within it is answered with 503.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Final, NamedTuple
 
 import h11
 import msgspec
 
+from halfmq.broker.peers.peer import Peer
+from halfmq.broker.peers.peers import Peers
 from halfmq.printable import printable_json
 
 log = logging.getLogger("halfmq.http")
@@ -26,22 +28,37 @@ REQUEST_TIMEOUT_S: Final = 15.0
 
 #: Takes the status and a value for JSON. Called once, on the loop; the connection may be closed by then.
 Answer = Callable[[int, object], None]
-#: Serves a request: its method, its target, and its Host header, None without one.
-Serve = Callable[[str, str, str | None, Answer], None]
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpRequest(NamedTuple):
+    """One request: what its door decides and responds with."""
+
+    peer: "HttpConnection"
+    #: GET also for a HEAD, whose response only lacks the body.
+    method: str
+    path: str
+    #: The parameters, as they were sent.
+    query: str
+    #: By lower-case name; the first of those with one name.
+    headers: Mapping[str, str]
+
+
+Serve = Callable[[HttpRequest, Answer], None]
+
+
+class HttpConnection(Peer):
     """One HTTP/1.1 connection: it reads the next request only after the response to the previous one."""
 
-    def __init__(self, serve: Serve, closed: Callable[["HttpConnection"], None]) -> None:
+    #: It has limits of its own, since health must be shown when other peers have sent too much.
+    is_throttled = False
+
+    def __init__(self, peers: Peers, serve: Serve, ended: Callable[["HttpConnection"], None]) -> None:
+        super().__init__(peers, peers.next_number())
         self._serve = serve
-        self._closed = closed
+        self._on_ended = ended
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
-        self.transport: asyncio.Transport | None = None
         #: A request is being processed, or its response was written in this turn.
         self._busy = False
-        #: The client does not read its responses.
-        self._full = False
         #: The request is a HEAD: its response has the headers of a GET's, and no body.
         self._is_head = False
         self._deadline: asyncio.TimerHandle | None = None
@@ -51,30 +68,29 @@ class HttpConnection(asyncio.Protocol):
     @property
     def is_closing(self) -> bool:
         """It was closed, and has not ended yet."""
-        return self.transport is not None and self.transport.is_closing()
+        return self.is_open and self.transport.is_closing()
 
     @property
     def is_served(self) -> bool:
         """A request is being processed, so that the delay is on our side."""
-        return self._busy and not self._full
+        return self._busy and not self.is_full
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
+        super().connection_made(transport)
         self._wait()
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def _ended(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._closed(self)
-
-    def pause_writing(self) -> None:
-        self._full = True
+        self._on_ended(self)
+        super()._ended()
 
     def resume_writing(self) -> None:
-        self._full = False
+        super().resume_writing()
         self._next()
 
     def data_received(self, data: bytes) -> None:
+        self.generation = self.peers.generation
         self._http.receive_data(data)
         self._next()
 
@@ -91,7 +107,6 @@ class HttpConnection(asyncio.Protocol):
         self._deadline = loop.call_later(REQUEST_TIMEOUT_S, self._too_slow)
 
     def _too_slow(self) -> None:
-        assert self.transport is not None
         if self.is_served and not self.transport.is_closing():
             why = f"no answer within {REQUEST_TIMEOUT_S:g} s: the broker cannot make durable what it would show"
             self._answer(503, {"error": why}, close=True)
@@ -100,7 +115,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _next(self) -> None:
         """Serve the next request, if it has arrived."""
-        if self._busy or self._full or self.transport is None or self.transport.is_closing():
+        if self._busy or self.is_full or not self.is_open or self.transport.is_closing():
             return
         try:
             event = self._http.next_event()
@@ -114,10 +129,9 @@ class HttpConnection(asyncio.Protocol):
             self._answer(error.error_status_hint, {"error": reason}, close=True)
 
     def _begin(self, request: h11.Request, *, has_body: bool) -> None:
-        assert self.transport is not None
         self._busy = True
         self._is_head = request.method == b"HEAD"
-        self.transport.pause_reading()
+        self.hold_requests()
         header_bytes = len(request.target) + sum(len(name) + len(value) for name, value in request.headers)
         if header_bytes > HEADER_BYTES_MAX or len(request.headers) > HEADERS_MAX:
             self._answer(431, {"error": "too many or too large headers"}, close=True)
@@ -126,8 +140,9 @@ class HttpConnection(asyncio.Protocol):
         else:
             try:
                 method = "GET" if self._is_head else request.method.decode()
-                host = next((value.decode("latin-1") for name, value in request.headers if name == b"host"), None)
-                self._serve(method, request.target.decode(), host, self._answer)
+                path, _, query = request.target.decode().partition("?")
+                named = {name.decode(): value.decode("latin-1") for name, value in reversed(request.headers)}
+                self._serve(HttpRequest(self, method, path, query, named), self._answer)
             except Exception:
                 log.exception("a request failed")
                 if self._http.our_state is h11.SEND_RESPONSE:
@@ -136,7 +151,7 @@ class HttpConnection(asyncio.Protocol):
                     self.transport.abort()
 
     def _answer(self, status: int, told: object, *, close: bool = False) -> None:
-        if self.transport is None or self.transport.is_closing():
+        if not self.is_open or self.transport.is_closing():
             return
         body = printable_json(msgspec.json.encode(told))  # people look at it with curl
         headers = [
@@ -148,6 +163,7 @@ class HttpConnection(asyncio.Protocol):
         headers += [("Connection", "close")] if close else []
         response = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase)
         events = (response, *(() if self._is_head else (h11.Data(data=body),)), h11.EndOfMessage())
+        # Not with ``send``: one response of each of few connections is a bound of its own, and does not make pulls smaller.
         self.transport.write(b"".join([self._http.send(event) or b"" for event in events]))
         self._wait()
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
@@ -157,8 +173,7 @@ class HttpConnection(asyncio.Protocol):
             self.transport.close()
 
     def _go_on(self) -> None:
-        assert self.transport is not None
         self._busy = False
-        if not self.transport.is_closing():
-            self.transport.resume_reading()
+        if self.is_open and not self.transport.is_closing():
+            self.resume_requests()
             self._next()

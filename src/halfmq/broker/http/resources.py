@@ -1,19 +1,44 @@
-"""Resources of the HTTP front door, translated to and from ``broker.services``."""
+"""Resources of the HTTP front door: the broker's health, and what is translated to and from ``broker.services``."""
 
 import asyncio
 from typing import Final
 
 from halfmq.broker.http.connection import Answer
-from halfmq.broker.http.door import HttpFrontDoor
+from halfmq.broker.http.door import HttpFrontDoor, Route
 from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.access import Access, Action, Named, Resource
 from halfmq.broker.services.comparisons import Comparisons
-from halfmq.broker.services.health import Health
-from halfmq.broker.services.pages import requested_page
 from halfmq.broker.services.transactions import Listing, Transactions
-from halfmq.core.decision import Done, Refused
+from halfmq.core.decision import Done
 from halfmq.model.steps import Steps
+from halfmq.model.text_fields import Fields, PageFields
 
 _DONE: Final = Done()
+
+
+class Health:
+    """Whether the broker serves, and why not."""
+
+    def __init__(self, sequencer: Sequencer) -> None:
+        self._sequencer = sequencer
+        #: Set when the broker begins to stop.
+        self.draining = False
+
+    def why_not(self) -> str:
+        """Why requests are refused or not answered; empty if they are served. It contains nothing that a crash could revert."""
+        if self._sequencer.failed is not None:
+            return f"failed: {self._sequencer.failed}"
+        if self.draining:
+            return "draining: this broker is stopping"
+        if self._sequencer.waits_for_space:
+            return "disk full: replies are withheld"
+        if self._sequencer.view.session.disk_full:
+            return "disk full: new messages are refused, verdicts are not"
+        return ""
+
+
+class _GroupPageFields(PageFields, gc=False):
+    group: str = ""
 
 
 class Resources:
@@ -32,33 +57,27 @@ class Resources:
         self._transactions = transactions
         self._health = health
         door.resources |= {
-            "/health": (frozenset(), self.health),
-            "/transactions/undecided": (frozenset({"group", "max", "from"}), self.undecided),
-            "/transactions/damaged": (frozenset({"max", "from"}), self.damaged),
+            "/health": Route(Access(Action.READ), Fields, self.health),
+            "/transactions/undecided": Route(
+                Access(Action.READ).of(Named(Resource.GROUP, ("group",))), _GroupPageFields, self.undecided
+            ),
+            "/transactions/damaged": Route(Access(Action.READ), PageFields, self.damaged),
         }
 
-    def health(self, parameters: dict[str, str], answer: Answer) -> None:
+    def health(self, parameters: Fields, answer: Answer) -> None:
         """``GET /health``: 200 while the broker serves, 503 otherwise, with the reason."""
         reason = self._health.why_not()
         answer(503, {"serving": False, "reason": reason}) if reason else answer(
             200, {"serving": True, "damaged": self._comparisons.findings}
         )
 
-    def undecided(self, parameters: dict[str, str], answer: Answer) -> None:
+    def undecided(self, parameters: _GroupPageFields, answer: Answer) -> None:
         """Responds when a crash can no longer revert anything on the page (promise 5)."""
-        asked = requested_page(parameters.get("max"), parameters.get("from"))
-        if isinstance(asked, Refused):
-            answer(400, {"error": asked.text})
-            return
-        self._list(self._transactions.undecided(parameters.get("group", ""), *asked), answer)
+        self._list(self._transactions.undecided(parameters.group, parameters.rows, parameters.start), answer)
 
-    def damaged(self, parameters: dict[str, str], answer: Answer) -> None:
+    def damaged(self, parameters: PageFields, answer: Answer) -> None:
         """Findings: verdicts that contradict what an application's database did."""
-        asked = requested_page(parameters.get("max"), parameters.get("from"))
-        if isinstance(asked, Refused):
-            answer(400, {"error": asked.text})
-            return
-        found, waiting = self._comparisons.damaged(*asked)
+        found, waiting = self._comparisons.damaged(parameters.rows, parameters.start)
         page = {"total": found.total, "waiting": waiting, "next": found.following, "transactions": found.rows}
         self._sequencer.after_durable(lambda _, __: answer(200, page), None, _DONE)
 

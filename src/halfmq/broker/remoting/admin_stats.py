@@ -4,7 +4,6 @@
 Responses wait until their content is durable. The work for one response is bounded, since the port has no access control.
 """
 
-import asyncio
 from collections import deque
 from functools import partial
 from typing import Any, Final
@@ -12,30 +11,16 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from halfmq.broker.remoting.connection import Connection
-from halfmq.broker.remoting.durable_answer import DurableAnswers
-from halfmq.broker.remoting.gateway import Gateway, Handler
-from halfmq.broker.remoting.intake import REQUEST_COST
-from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.members import Members
+from halfmq.broker.peers.peer import REQUEST_COST
+from halfmq.broker.remoting.gateway import Connection, Handler
+from halfmq.broker.remoting.handlers import Handlers, Parts
 from halfmq.broker.services.stats import (
-    DAY_S,
-    HOUR_S,
-    MINUTE_S,
     QUEUES_MAX,
-    Stats,
     TooManyQueues,
-    TopicProgress,
 )
-from halfmq.model.settings import GroupSettings
 from halfmq.wire.remoting.admin_stats import (
     ConsumerPeers,
-    Counted,
-    GroupConfig,
-    GroupProgress,
     Peer,
-    QueueEnds,
-    QueueProgress,
     encode_broker_consume_stats,
     encode_consume_stats,
     encode_consumers,
@@ -48,13 +33,11 @@ from halfmq.wire.remoting.admin_stats import (
     encode_topic_config,
     encode_topic_stats,
 )
-from halfmq.wire.remoting.codes import LANGUAGE_OURS, VERSION_OURS, RequestCode, ResponseCode
-from halfmq.wire.remoting.group_attributes import hold_attributes
-from halfmq.wire.remoting.group_bodies import MessageQueue
+from halfmq.wire.remoting.attributes import topic_attributes
+from halfmq.wire.remoting.codes import LANGUAGE_OURS, VERSION_OURS, ResponseCode
+from halfmq.wire.remoting.fields import names_in
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.heartbeat import Subscription, tags_of
-from halfmq.wire.remoting.names import names_in
-from halfmq.wire.remoting.topic_attributes import topic_attributes
 
 #: Maximum number of waiting requests of all administrators.
 ASKED_MAX: Final = 256
@@ -62,46 +45,31 @@ ASKED_MAX: Final = 256
 GROUP_CONFIGS_MAX: Final = 10_000
 #: Name of the version that the broker reports (``codes.VERSION_OURS``).
 _VERSION_NAME: Final = "V4_9_8"
+_AT_ONCE: Final = frozenset({"topic_config", "group_config"})
 
 
-class AdminStats:
+class AdminStats(Handlers):
     """Requests of mqadmin and of dashboards for statistics."""
 
-    def __init__(
-        self, gateway: Gateway, sequencer: Sequencer, stats: Stats, members: Members, loop: asyncio.AbstractEventLoop, *,
-        address: str,
-    ) -> None:  # fmt: skip
-        """``address``: ``host:port`` that the broker advertises."""
-        self._gateway = gateway
-        self._view = sequencer.view
-        self._stats = stats
-        self._members = members
-        self._durably = DurableAnswers(gateway, sequencer)
-        self._address = address
-        self._loop = loop
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._stats = parts.stats
+        self._members = parts.members
+        self._address = parts.address
+        self._loop = parts.loop
         #: Waiting requests, with the bytes that each keeps.
         self._asked: deque[tuple[Handler, Connection, Request[Any], int]] = deque()
-        one_by_one: dict[int, Handler] = {
-            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.group_configs,
-            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumers,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
-            RequestCode.GET_CONSUME_STATS: self.consume_stats,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.consumed_by,
-            RequestCode.VIEW_BROKER_STATS_DATA: self.counted,
-            RequestCode.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
-        }
-        gateway.handlers |= {code: partial(self._in_turn, handler) for code, handler in one_by_one.items()}
-        gateway.handlers[RequestCode.GET_TOPIC_CONFIG] = self.topic_config
-        gateway.handlers[RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG] = self.group_config
+
+    def handler(self, name: str) -> Handler:
+        """All but the settings of one topic or group wait for a turn of their own."""
+        found = super().handler(name)
+        return found if name in _AT_ONCE else partial(self._in_turn, found)
 
     def _in_turn(self, handler: Handler, connection: Connection, request: Request[Any]) -> None:
         """Serve one of these requests in a turn of the loop, whoever sent it: each may examine thousands of queues."""
         if len(self._asked) >= ASKED_MAX:
-            self._refuse(
-                connection, request, ResponseCode.SYSTEM_BUSY, f"{ASKED_MAX} requests are waiting already; try again"
-            )
+            text = f"{ASKED_MAX} requests are waiting already; try again"
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_BUSY, text)
             return
         fields, kept = _kept(request)
         connection.keep(kept)
@@ -113,19 +81,11 @@ class AdminStats:
         handler, connection, request, kept = self._asked[0]
         if connection.is_open:
             self._gateway.serve(handler, connection, request)
-            self._gateway.flush()
+            self._gateway.peers.flush()
         self._asked.popleft()
         connection.give_back(kept)
         if self._asked:
             self._loop.call_soon(self._answer_next)
-
-    def _tell(
-        self, connection: Connection, request: Request[Any], body: bytes, ext: dict[str, int] | None = None
-    ) -> None:
-        self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, body)
-
-    def _refuse(self, connection: Connection, request: Request[Any], code: int, text: str) -> None:
-        self._gateway.answer(connection, request, code, text)
 
     # --- progress of consumer groups
 
@@ -134,38 +94,29 @@ class AdminStats:
         group, topic, topics = request.ext.consumer_group, request.ext.topic, request.ext.topic_list
         names = frozenset([name for name in (topic, *names_in(topics, ";", QUEUES_MAX)) if name])
         try:
-            found = [self._progress(one) for one in self._stats.progress(group, names)]
+            found = self._stats.progress(group, names)
         except TooManyQueues:
-            self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, _too_many(f"group {group}", "name a topic"))
+            self._gateway.answer(
+                connection, request, ResponseCode.SYSTEM_ERROR, _too_many(f"group {group}", "name a topic")
+            )
             return
-        queues = [queue for progress in found for queue in progress.queues]
-        rate = sum([progress.messages_per_s for progress in found])
-        self._tell(connection, request, encode_consume_stats(GroupProgress(rate, tuple(queues))))
+        body = encode_consume_stats(self._view.settings.broker_name, found)
+        self._answer_durably(connection, request, body=body)
 
     def broker_consume_stats(self, connection: Connection, request: Request[Any]) -> None:
-        """317. Every topic counts both as ordered and as unordered: only its consumers know which it is."""
+        """317: progress of all groups."""
         try:
             found = self._stats.progress_of_all()
         except TooManyQueues:
             text = _too_many("these groups", "ask for one group at a time (208)")
-            self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, text)
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
             return
-        groups = {group: [self._progress(one) for one in topics] for group, topics in found.items()}
-        self._tell(connection, request, encode_broker_consume_stats(self._address, groups))
-
-    def _progress(self, found: TopicProgress) -> GroupProgress:
-        queues = [
-            QueueProgress(self._queue(found.topic, one.queue_id), one.end, one.offset, one.pulled, one.done_time_ms)
-            for one in found.queues
-        ]
-        return GroupProgress(found.delivered_per_s, tuple(queues))
-
-    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
-        return MessageQueue(topic, self._view.settings.broker_name, queue_id)
+        body = encode_broker_consume_stats(self._address, self._view.settings.broker_name, found)
+        self._answer_durably(connection, request, body=body)
 
     def consumed_by(self, connection: Connection, request: Request[Any]) -> None:
         """300: topics in which a group has offsets."""
-        self._tell(connection, request, encode_groups(self._stats.groups_of(request.ext.topic)))
+        self._answer_durably(connection, request, body=encode_groups(self._stats.groups_of(request.ext.topic)))
 
     # --- who is connected
 
@@ -174,7 +125,7 @@ class AdminStats:
         session = self._stats.consumers(request.ext.consumer_group)
         if session is None:
             text = f"the consumer group[{request.ext.consumer_group}] not online"
-            self._refuse(connection, request, ResponseCode.CONSUMER_NOT_ONLINE, text)
+            self._gateway.answer(connection, request, ResponseCode.CONSUMER_NOT_ONLINE, text)
             return
         peers = [
             Peer(member.client_id, self._address_of(number), member.language, member.version)
@@ -187,24 +138,24 @@ class AdminStats:
         group = ConsumerPeers(
             session.consume_type, session.message_model, session.from_where, tuple(peers), tuple(subscriptions)
         )
-        self._tell(connection, request, encode_consumers(group))
+        self._answer_durably(connection, request, body=encode_consumers(group))
 
     def producers(self, connection: Connection, request: Request[Any]) -> None:
         """204: connected producers of a group."""
         found = self._stats.producers(request.ext.producer_group)
         if not found:
             text = f"the producer group[{request.ext.producer_group}] not exist"
-            self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, text)
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
             return
         peers = []
         for number, client_id in found.items():
             # Only our client fetches its checks, and it may not have sent a heartbeat.
             version, language = self._members.software.get(number, (VERSION_OURS, LANGUAGE_OURS))
             peers.append(Peer(client_id, self._address_of(number), language, version))
-        self._tell(connection, request, encode_producers(peers))
+        self._answer_durably(connection, request, body=encode_producers(peers))
 
     def _address_of(self, number: int) -> str:
-        connection = self._gateway.connections.get(number)
+        connection = self._gateway.peers.connected.get(number)
         return connection.address if connection is not None else ""
 
     # --- topics and groups
@@ -214,25 +165,23 @@ class AdminStats:
         name = request.ext.topic
         found = self._stats.topic(name)
         if found is None:
-            self._refuse(connection, request, ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+            self._gateway.answer(connection, request, ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
             return
-        ends = [
-            QueueEnds(self._queue(name, one.queue_id), one.start, one.end, one.last_time_ms) for one in found.queues
-        ]
-        self._tell(connection, request, encode_topic_stats(ends, found.written_per_s))
+        body = encode_topic_stats(self._view.settings.broker_name, name, *found)
+        self._answer_durably(connection, request, body=body)
 
     def topic_config(self, connection: Connection, request: Request[Any]) -> None:
         """351: settings of a topic."""
         topic = self._view.topics_by_name.get(request.ext.topic)
         if topic is None:
             text = f"No topic in this broker. topic: {request.ext.topic}"
-            self._refuse(connection, request, ResponseCode.TOPIC_NOT_EXIST, text)
+            self._gateway.answer(connection, request, ResponseCode.TOPIC_NOT_EXIST, text)
             return
         body = encode_topic_config(
             topic.name, topic.read_queues, topic.write_queues, topic.permission,
             ordered=topic.ordered, attributes=topic_attributes(topic.message_type),
         )  # fmt: skip
-        self._tell(connection, request, body)
+        self._answer_durably(connection, request, body=body)
 
     def group_configs(self, connection: Connection, request: Request[Any]) -> None:
         """201: settings of all consumer groups."""
@@ -241,20 +190,19 @@ class AdminStats:
         stop = start + (min(fields.max_group_num, GROUP_CONFIGS_MAX) if fields.max_group_num > 0 else GROUP_CONFIGS_MAX)
         if fields.max_group_num <= 0 and len(groups) > GROUP_CONFIGS_MAX:
             text = f"{len(groups)} groups, one response has {GROUP_CONFIGS_MAX} at most; a later version of this tool requests them page by page"
-            self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, text)
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
             return
-        configs = [_config(one) for one in list(groups.values())[start:stop]]
-        body = encode_group_configs(configs, self._view.batch_time_ms)
-        self._tell(connection, request, body, {"totalGroupNum": len(groups)})
+        body = encode_group_configs(list(groups.values())[start:stop], self._view.batch_time_ms)
+        self._answer_durably(connection, request, {"totalGroupNum": len(groups)}, body)
 
     def group_config(self, connection: Connection, request: Request[Any]) -> None:
         """352: settings of one consumer group."""
         group = self._view.groups.get(request.ext.group)
         if group is None:
             text = f"No group in this broker. group: {request.ext.group}"
-            self._refuse(connection, request, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+            self._gateway.answer(connection, request, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
         else:
-            self._tell(connection, request, encode_group_config(_config(group)))
+            self._answer_durably(connection, request, body=encode_group_config(group))
 
     # --- counters
 
@@ -268,10 +216,11 @@ class AdminStats:
         elif kind == "GROUP_GET_NUMS" and group:
             found = self._stats.delivered(topic, group)
         if found is None:
-            self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, f"The stats <{kind}> <{key}> not exist")
+            self._gateway.answer(
+                connection, request, ResponseCode.SYSTEM_ERROR, f"The stats <{kind}> <{key}> not exist"
+            )
             return
-        body = encode_counted(Counted(found.minute, MINUTE_S), Counted(found.hour, HOUR_S), Counted(found.day, DAY_S))
-        self._tell(connection, request, body)
+        self._answer_durably(connection, request, body=encode_counted(*found))
 
     def runtime_info(self, connection: Connection, request: Request[Any]) -> None:
         """28. Only figures that this broker has: those that only RocketMQ's broker has are omitted."""
@@ -307,18 +256,11 @@ class AdminStats:
             # Size of the log relative to the log plus the free space on its disk.
             "commitLogDiskRatio": f"{found.log_bytes / (found.log_bytes + found.free_bytes):.4f}",
             "halfmqUndecided": str(found.undecided),
-            "halfmqConnections": str(len(self._gateway.connections)),
+            "halfmqConnections": str(self._gateway.peers.places.taken),
         }
         if found.log_began_ms is not None:
             table["earliestMessageTimeStamp"] = str(found.log_began_ms)
-        self._tell(connection, request, encode_table(table))
-
-
-def _config(group: GroupSettings) -> GroupConfig:
-    return GroupConfig(
-        group.name, group.retry_max_times, group.retry_queues, group.consume_enabled, group.broadcast_enabled,
-        group.from_min_enabled, group.notifies_members, hold_attributes(group.hold_topics, group.hold_ms),
-    )  # fmt: skip
+        self._answer_durably(connection, request, body=encode_table(table))
 
 
 def _kept(request: Request[Any]) -> tuple[Struct | None, int]:

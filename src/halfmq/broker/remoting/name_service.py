@@ -11,53 +11,28 @@ succeeds, any other is refused.
 from functools import partial
 from typing import Any, Final
 
-from halfmq.broker.remoting.administration import guarded
-from halfmq.broker.remoting.connection import Connection
-from halfmq.broker.remoting.durable_answer import DurableAnswers
-from halfmq.broker.remoting.gateway import Gateway
-from halfmq.broker.remoting.refusals import refusal
-from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.topics import TopicQueues, Topics
+from halfmq.broker.remoting.gateway import Connection
+from halfmq.broker.remoting.handlers import Handlers, Parts
+from halfmq.broker.services.topics import TopicQueues
 from halfmq.core.commands import SetGroup, SetTopic
-from halfmq.core.decision import ConsumerGroupDeleted, Done, Refused
-from halfmq.core.engine import Failed
-from halfmq.model.settings import BrokerSettings
+from halfmq.core.decision import ConsumerGroupDeleted, Done, Failed, Refused
 from halfmq.wire.remoting import java_json
-from halfmq.wire.remoting.codes import RequestCode, ResponseCode
-from halfmq.wire.remoting.group_attributes import read_hold_change
+from halfmq.wire.remoting.attributes import read_hold_change, read_topic_change
+from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.route import MASTER_ID, BrokerData, QueueData, Route, encode_cluster_info, encode_route
-from halfmq.wire.remoting.topic_attributes import read_topic_change
 
 _ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 
-class NameService:
+class NameService(Handlers):
     """The commands of RocketMQ's name server: routes, cluster, topics, and their administration."""
 
-    def __init__(
-        self, gateway: Gateway, sequencer: Sequencer, topics: Topics, settings: BrokerSettings, address: str
-    ) -> None:
-        """``address``: the advertised ``host:port``."""
-        self._gateway = gateway
-        self._topics = topics
-        self._durably = DurableAnswers(gateway, sequencer)
-        self._broker = BrokerData(settings.cluster, settings.broker_name, {MASTER_ID: address})
-        gateway.handlers |= {
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
-            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
-            RequestCode.GET_KV_CONFIG: self.get_setting,
-        }
-        gateway.handlers |= guarded(gateway, {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self.set_topic,
-            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.forget_topic,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.set_group,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
-            RequestCode.PUT_KV_CONFIG: self.put_setting,
-            RequestCode.DELETE_KV_CONFIG: self.delete_setting,
-        })  # fmt: skip
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        settings = self._view.settings
+        self._topics = parts.topics
+        self._broker = BrokerData(settings.cluster, settings.broker_name, {MASTER_ID: parts.address})
 
     # --- routes
 
@@ -68,21 +43,21 @@ class NameService:
     def _route(self, connection: Connection, request: Request[Any], queues: TopicQueues | None) -> None:
         if queues is None:
             text = f"No topic route info in name server for the topic: {request.ext.topic}"
-            self._durably.tell(connection, request, ResponseCode.TOPIC_NOT_EXIST, text)
+            self._answer_durably(connection, request, code=ResponseCode.TOPIC_NOT_EXIST, remark=text)
             return
         route = Route((self._broker,), (QueueData(self._broker.broker_name, *queues),))
         body = encode_route(route, request.version, standard_json=request.ext.accept_standard_json_only)
-        self._durably.tell(connection, request, ResponseCode.SUCCESS, body=body)
+        self._answer_durably(connection, request, body=body)
 
     def cluster(self, connection: Connection, request: Request[Any]) -> None:
         """106: this broker, which is the whole cluster."""
         body = encode_cluster_info((self._broker,), request.version)
-        self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=body)
+        self._answer(connection, request, body=body)
 
     def topics(self, connection: Connection, request: Request[Any]) -> None:
         """206: names of all topics."""
         body = java_json.dumps({"topicList": self._topics.names()})
-        self._durably.tell(connection, request, ResponseCode.SUCCESS, body=body)
+        self._answer_durably(connection, request, body=body)
 
     # --- order of topics
 
@@ -96,9 +71,9 @@ class NameService:
         value = self._order_of(request.ext)
         if value is None:
             text = f"No config item, Namespace: {request.ext.namespace} Key: {request.ext.key}"
-            self._durably.tell(connection, request, ResponseCode.QUERY_NOT_FOUND, text)
+            self._answer_durably(connection, request, code=ResponseCode.QUERY_NOT_FOUND, remark=text)
         else:
-            self._durably.tell(connection, request, ResponseCode.SUCCESS, None, {"value": value})
+            self._answer_durably(connection, request, {"value": value})
 
     def put_setting(self, connection: Connection, request: Request[Any]) -> None:
         """100: succeeds if the value is already so; nothing is stored."""
@@ -111,7 +86,7 @@ class NameService:
         elif fields.value.strip("; ") != value:
             text = f"topic {fields.key} is ordered on {value}, and on nothing else: this broker is the whole cluster"
         else:
-            self._durably.tell(connection, request, ResponseCode.SUCCESS)
+            self._answer_durably(connection, request)
             return
         self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
 
@@ -119,7 +94,7 @@ class NameService:
         """102: refused while the topic exists, since a topic is always ordered on its write queues."""
         value = self._order_of(request.ext)
         if value is None:
-            self._durably.tell(connection, request, ResponseCode.SUCCESS)
+            self._answer_durably(connection, request)
         else:
             text = f"topic {request.ext.key} is ordered on {value} for as long as it exists"
             self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
@@ -147,7 +122,7 @@ class NameService:
     def forget_topic(self, connection: Connection, request: Request[Any]) -> None:
         """216: refused while the topic exists, since its route ends with the topic (215)."""
         if self._topics.ordered_queues(request.ext.topic) is None:
-            self._durably.tell(connection, request, ResponseCode.SUCCESS)
+            self._answer_durably(connection, request)
         else:
             text = f"topic {request.ext.topic} exists, and its route with it: delete it in the broker (215)"
             self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
@@ -189,9 +164,9 @@ class NameService:
         """SUCCESS. The remark, which RocketMQ's clients ignore, names the remaining topics of a deleted group."""
         match reply:
             case Done():
-                self._gateway.answer(connection, request, ResponseCode.SUCCESS)
+                self._answer(connection, request)
             case ConsumerGroupDeleted(kept):
                 text = f"what is in {' and '.join(kept)} stays, see deleteTopic" if kept else None
                 self._gateway.answer(connection, request, ResponseCode.SUCCESS, text)
             case Refused() | Failed():
-                self._gateway.answer(connection, request, *refusal(reply))
+                self._refuse(connection, request, reply)

@@ -1,85 +1,114 @@
-"""Commands of administrators for producer groups (29007, 29008), translated to and from ``services.producer_groups``."""
+"""Producer groups for administrators (29007, 29008): statistics, limits and policy, to read or to change.
 
-from typing import Any
+A change is logged like any other, after an audit record with name, reason and address, so it is durable when it is confirmed. The
+broker's log lines name them too, since a policy settles transactions that their application has not decided.
+"""
+
+import logging
+from typing import Any, Final
 
 from msgspec.structs import asdict
 
-from halfmq.broker.remoting.administration import guarded
-from halfmq.broker.remoting.connection import Connection
-from halfmq.broker.remoting.durable_answer import DurableAnswers
-from halfmq.broker.remoting.gateway import Gateway
-from halfmq.broker.remoting.refusals import refusal
-from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.pages import page_start
-from halfmq.broker.services.producer_groups import GroupLimits, LimitsChange, ProducerGroups
-from halfmq.core.decision import Refused
-from halfmq.core.engine import Failed
-from halfmq.model.settings import PastLimit
-from halfmq.wire.remoting.codes import HMQ_PRODUCER, HMQ_STATS, ResponseCode
+from halfmq.broker.remoting.gateway import Connection
+from halfmq.broker.remoting.handlers import Handlers, Parts
+from halfmq.broker.services.actors import actor
+from halfmq.core.commands import SetProducer
+from halfmq.core.decision import PolicyActed, ProducerSettingsStored, Refused, Why
+from halfmq.core.transaction.listing import group_stats, groups_from
+from halfmq.model.ids import group_problem
+from halfmq.model.records import ParkedBecause
+from halfmq.model.settings import PastLimit, ProducerSettings
 from halfmq.wire.remoting.header import Request
-from halfmq.wire.remoting.operators import EXT_FROM, EXT_GROUP, EXT_NEXT, EXT_OPERATOR, EXT_REASON
+from halfmq.wire.remoting.operators import EXT_NEXT
 from halfmq.wire.remoting.producer_groups import (
     LIMITS,
     STATS,
     ProducerChange,
+    ProducerFields,
     ProducerLimits,
     decode_change,
 )
 
+log = logging.getLogger("halfmq.operators")
 
-class ProducerGroupCommands:
-    """Statistics, limits and policies of producer groups (29007, 29008)."""
+#: Maximum number of groups in one page of statistics.
+STATS_PER_PAGE_MAX: Final = 1_000
 
-    def __init__(self, gateway: Gateway, sequencer: Sequencer, groups: ProducerGroups) -> None:
-        self._gateway = gateway
-        self._groups = groups
-        self._durably = DurableAnswers(gateway, sequencer)
-        gateway.handlers[HMQ_STATS] = self.stats
-        gateway.handlers |= guarded(gateway, {HMQ_PRODUCER: self.limits})
+
+class ProducerGroupCommands(Handlers):
+    """Statistics, limits and policies of producer groups."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._time = parts.time
 
     def stats(self, connection: Connection, request: Request[Any]) -> None:
-        """29008: statistics of producer groups."""
-        start = page_start(request.ext.get(EXT_FROM))
-        if isinstance(start, Refused):
-            self._gateway.answer(connection, request, *refusal(start))
-            return
-        figures = self._groups.figures(request.ext.get(EXT_GROUP, ""), start)
-        ext = {EXT_NEXT: figures.following} if figures.following else {}
-        self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, STATS.encode(figures.groups))
+        """29008: statistics of one group, or of a page of all, those with most undecided transactions first."""
+        group = request.ext.group
+        groups, following = groups_from(self._view, request.ext.start, STATS_PER_PAGE_MAX)
+        found = group_stats(self._view, group, self._time.now_ms(), groups=groups)
+        ext = {EXT_NEXT: following} if following and not group else {}
+        self._answer_durably(connection, request, ext, STATS.encode(found))
 
     def limits(self, connection: Connection, request: Request[Any]) -> None:
-        """29007: limits and policy of one group."""
-        change, name = decode_change(request.body), request.ext.get(EXT_GROUP, "")
-        if not change.is_empty:
-            self._change(connection, request, name, change)
-            return
-        stands = self._groups.limits(name)
-        if isinstance(stands, Refused):
-            self._gateway.answer(connection, request, *refusal(stands))
+        """29007: limits and policy of one group, known or not; with a body it changes them, and responds with what was set.
+
+        Refusals: INVALID_PARAMETER: of the name, the administrator's name, or limits that contradict each other. LIMIT_REACHED.
+        """
+        fields: ProducerFields = request.ext
+        change, name = decode_change(request.body), fields.group
+        problem = group_problem(name) if name else "group: which producer group"
+        if problem:
+            self._refuse(connection, request, Refused(Why.INVALID_PARAMETER, problem))
+        elif change.is_empty:
+            known = self._view.producer_settings.get(name) or ProducerSettings(name)
+            self._answer_durably(connection, request, body=self._encoded(known))
         else:
-            self._durably.tell(connection, request, ResponseCode.SUCCESS, body=_encoded(stands))
+            self._change(connection, request.to_answer(None), fields, change)
 
-    def _change(self, connection: Connection, request: Request[Any], name: str, change: ProducerChange) -> None:
-        operator, reason = request.ext.get(EXT_OPERATOR, ""), request.ext.get(EXT_REASON, "")
-        request = request.to_answer(None)
+    def _change(
+        self, connection: Connection, request: Request[None], fields: ProducerFields, change: ProducerChange
+    ) -> None:
+        by = actor(connection, fields.operator, fields.reason, "who sets this")
+        if isinstance(by, Refused):
+            self._refuse(connection, request, by)
+            return
 
-        def answer(reply: GroupLimits | Refused | Failed) -> None:
-            if isinstance(reply, GroupLimits):
-                self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=_encoded(reply))
+        def is_set(_: None, reply: Any) -> None:
+            if isinstance(reply, ProducerSettingsStored):
+                self._log_change(connection, reply.settings)
+                # What was set, not what is in memory by now: a later change may not be durable yet.
+                self._answer(connection, request, body=self._encoded(reply.settings))
             else:
-                self._gateway.answer(connection, request, *refusal(reply))
+                self._refuse(connection, request, reply)
 
-        self._groups.change(connection, name, _change_of(change), operator, reason, answer)
+        # Only the changed fields: the others are read at the decision, after the changes before it.
+        given = {field: value for field, value in asdict(change).items() if value is not None}
+        if change.past_limit is not None:
+            given["past_limit"] = PastLimit(change.past_limit)
+        settings = ProducerSettings(fields.group, **given, set_by=by.name)
+        self._sequencer.submit(SetProducer(settings, tuple(given), by), is_set)
+
+    def _log_change(self, connection: Connection, settings: ProducerSettings) -> None:
+        # Each group is logged, and many at intervals: each change has its record in the log.
+        connection.log_throttled(
+            log, logging.WARNING, ("limits", settings.name),
+            "operator %s from %s set producer group %s: check limit %d, then %s; skip age %d ms; at most %d undecided, %d "
+            "bytes (-1: as the broker's)",
+            settings.set_by, connection.address, settings.name, settings.check_limit, settings.past_limit.value,
+            settings.skip_age_ms, settings.undecided_max, settings.undecided_bytes_max,
+        )  # fmt: skip
+
+    def _encoded(self, group: ProducerSettings) -> bytes:
+        broker = self._view.settings
+        return LIMITS.encode(ProducerLimits(
+            group.name, group.check_limit, group.past_limit.value, group.skip_age_ms, group.undecided_max, group.undecided_bytes_max,
+            group.set_by, broker.undecided_max, broker.undecided_bytes_max,
+        ))  # fmt: skip
 
 
-def _change_of(change: ProducerChange) -> LimitsChange:
-    past_limit = None if change.past_limit is None else PastLimit(change.past_limit)
-    return LimitsChange(**{**asdict(change), "past_limit": past_limit})
-
-
-def _encoded(limits: GroupLimits) -> bytes:
-    now = limits.settings
-    return LIMITS.encode(ProducerLimits(
-        now.name, now.check_limit, now.past_limit.value, now.skip_age_ms, now.undecided_max, now.undecided_bytes_max,
-        now.set_by, limits.broker_undecided_max, limits.broker_undecided_bytes_max,
-    ))  # fmt: skip
+def log_policy_action(acted: PolicyActed) -> None:
+    """Log what a policy did to a transaction."""
+    what = "rolled back" if acted.rolled_back else "parked"
+    why = f"after {acted.checks} checks" if acted.because is ParkedBecause.CHECKS else "because of its age"
+    log.warning("transaction %s of group %s: %s by the check policy, %s", acted.tx_id, acted.group, what, why)

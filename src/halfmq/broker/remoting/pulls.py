@@ -3,13 +3,13 @@
 from functools import partial
 from typing import Any, Final
 
-from halfmq.broker.remoting.connection import Connection
-from halfmq.broker.remoting.gateway import Gateway
+from halfmq.broker.remoting.gateway import Connection
+from halfmq.broker.remoting.handlers import Handlers, Parts
 from halfmq.broker.remoting.refusals import refusal
-from halfmq.broker.services.pulls import Pulled, PullRequest, Pulls, Status
-from halfmq.core.decision import Refused
-from halfmq.core.engine import Failed
-from halfmq.wire.remoting.codes import FLAG_ONEWAY, PullFlag, RequestCode, ResponseCode
+from halfmq.broker.services.pulls import Pulled, Status
+from halfmq.core.decision import Failed, Refused
+from halfmq.model.queue_reads import PullRequest
+from halfmq.wire.remoting.codes import FLAG_ONEWAY, PullFlag, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_pull_response_head
 
 _COMMIT: Final = int(PullFlag.COMMIT_OFFSET)
@@ -28,36 +28,27 @@ _FOUND: Final = Status.FOUND
 _CODE_FOUND: Final = _CODES[_FOUND]
 
 
-class PullHandlers:
+class PullHandlers(Handlers):
     """Pulls of consumers (11, 361)."""
 
-    def __init__(self, gateway: Gateway, pulls: Pulls) -> None:
-        self._gateway = gateway
-        self._pulls = pulls
-        gateway.handlers |= {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._pulls = parts.pulls
 
     def pull(self, connection: Connection, request: Request[Any]) -> None:
         """Responds at once, or when there are messages or the wait is over."""
-        fields = request.ext
-        flags = fields.sys_flag
-        asked = PullRequest(
-            fields.consumer_group,
-            fields.topic,
-            fields.queue_id,
-            fields.queue_offset,
-            fields.max_msg_nums,
-            fields.max_msg_bytes,
-            fields.commit_offset if flags & _COMMIT else None,
-            (fields.subscription, fields.expression_type) if flags & _SUBSCRIPTION else None,
-            fields.sub_version,
-            fields.suspend_timeout_millis if flags & _SUSPEND else 0,
-        )
+        asked: PullRequest = request.ext
+        flags = asked.sys_flag
+        asked.commit_offset = asked.commit_offset or 0 if flags & _COMMIT else None
+        asked.subscription = asked.subscription or "" if flags & _SUBSCRIPTION else None
+        if not flags & _SUSPEND:
+            asked.wait_ms = 0
         # A held pull keeps only what its response needs: a client may put anything into the rest.
         request.ext = request.remark = None
         request.body, request.language = b"", ""
-        self._pulls.pull(connection, asked, partial(self._answer, connection, request))
+        self._pulls.pull(connection, asked, partial(self._pulled, connection, request))
 
-    def _answer(self, connection: Connection, request: Request[Any], pulled: Pulled | Refused | Failed) -> None:
+    def _pulled(self, connection: Connection, request: Request[Any], pulled: Pulled | Refused | Failed) -> None:
         if not isinstance(pulled, Pulled):
             self._gateway.answer(connection, request, *refusal(pulled)[:2])
         elif pulled.status is Status.UNREADABLE:
@@ -81,7 +72,6 @@ class PullHandlers:
                 pulled.max_offset,
                 len(body),
             )
-            connection.send(head)
+            connection.respond(request, code, head)
             if body:
-                connection.send(body)
-                connection.flush_if_large(len(body))
+                connection.send_rest(body)

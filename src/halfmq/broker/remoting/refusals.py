@@ -7,8 +7,7 @@ without calling its listener.
 
 from typing import Final
 
-from halfmq.core.decision import Refused, Reply, Why
-from halfmq.core.engine import Failed
+from halfmq.core.decision import Failed, Refused, Reply, Why
 from halfmq.wire.remoting.codes import EXT_POSITION, EXT_VERDICT, ResponseCode
 
 CODES: Final[dict[Why, ResponseCode]] = {

@@ -9,17 +9,13 @@ from binascii import hexlify
 from functools import partial
 from typing import Any, Final
 
-from halfmq.broker.remoting.connection import Connection
-from halfmq.broker.remoting.gateway import Gateway
-from halfmq.broker.remoting.intake import REQUEST_COST
+from halfmq.broker.peers.peer import REQUEST_COST
+from halfmq.broker.remoting.gateway import Connection
+from halfmq.broker.remoting.handlers import Handlers, Parts
 from halfmq.broker.remoting.refusals import refusal
-from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.sends import Sends
-from halfmq.broker.services.verdicts import Verdicts
 from halfmq.core.commands import RequestedVerdict
-from halfmq.core.decision import Noted, Refused, Reply, Sent, SentBatch, Settled
-from halfmq.core.engine import Failed
-from halfmq.core.view import ProducerGroupView
+from halfmq.core.decision import Failed, Noted, Refused, Reply, Sent, SentBatch, Settled
+from halfmq.core.state import ProducerGroup
 from halfmq.model.coordinator import parse_coordinator
 from halfmq.model.ids import is_transaction_id
 from halfmq.model.records import DecidedBy
@@ -32,7 +28,6 @@ from halfmq.wire.remoting.codes import (
     EXT_TX_ID,
     EXT_VERDICT,
     V3_4_9,
-    RequestCode,
     ResponseCode,
 )
 from halfmq.wire.remoting.header import Request, encode_empty_response, encode_send_response
@@ -49,26 +44,16 @@ _BY_PRODUCER: Final = DecidedBy.PRODUCER
 Context = tuple[Connection, Request[Any]]
 
 
-class SendCommands:
+class SendCommands(Handlers):
     """Requests of producers."""
 
-    def __init__(
-        self, gateway: Gateway, sequencer: Sequencer, sends: Sends, verdicts: Verdicts, *, store_host: bytes, durability: str
-    ) -> None:  # fmt: skip
-        self._gateway = gateway
-        self._sequencer = sequencer
-        self._sends = sends
-        self._verdicts = verdicts
-        self._durability = durability
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._sends = parts.sends
+        self._verdicts = parts.verdicts
+        self._durability = parts.durability
         #: An offset message id is this and the log offset in 16 hex digits (``model.ids.offset_message_id``).
-        self._id_prefix = store_host.hex().upper().encode()
-        gateway.handlers |= {
-            RequestCode.SEND_MESSAGE: self.send,
-            RequestCode.SEND_MESSAGE_V2: self.send,
-            RequestCode.SEND_BATCH_MESSAGE: self.send_batch,
-            RequestCode.END_TRANSACTION: self.end,
-            RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back,
-        }
+        self._id_prefix = self._view.settings.store_host.hex().upper().encode()
 
     # --- 10, 310
 
@@ -88,11 +73,10 @@ class SendCommands:
         if not (unique_id.isalnum() or reply.unique_id.isalnum() or is_transaction_id(reply.unique_id)):
             unique_id = b""  # it would need escaping; the client knows it anyway
         message_id = self._id_prefix + hexlify(_pack_offset(reply.log_offset)).upper()
-        connection.send(
-            encode_send_response(
-                request.opaque, message_id, reply.queue_id, reply.queue_offset, unique_id, request.binary
-            )
+        frame = encode_send_response(
+            request.opaque, message_id, reply.queue_id, reply.queue_offset, unique_id, request.binary
         )
+        connection.respond(request, 0, frame)
 
     # --- 320
 
@@ -109,11 +93,10 @@ class SendCommands:
             self._refused(context, reply)
         elif not request.is_oneway:
             ids = b",".join([b"%b%016X" % (self._id_prefix, offset) for offset in reply.log_offsets])
-            connection.send(
-                encode_send_response(
-                    request.opaque, ids, reply.queue_id, reply.queue_offset, b"", binary=request.binary
-                )
+            frame = encode_send_response(
+                request.opaque, ids, reply.queue_id, reply.queue_offset, b"", binary=request.binary
             )
+            connection.respond(request, ResponseCode.SUCCESS, frame)
 
     # --- 37
 
@@ -147,17 +130,13 @@ class SendCommands:
     def _ended(self, context: Context, reply: Reply | Failed) -> None:
         connection, request = context
         if isinstance(reply, Settled):
-            ext = {
-                EXT_TX_ID: reply.tx_id,
-                EXT_VERDICT: "COMMITTED" if reply.committed else "ROLLED_BACK",
-                EXT_POSITION: reply.position,
-                EXT_DURABILITY: self._durability,
-                EXT_REPEATED: reply.repeated,
-            }
+            ext = settled_ext(reply, self._durability)
             self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext)
         elif isinstance(reply, Noted):
             # RocketMQ's broker does not respond to a two-way UNKNOWN; its clients send it one-way. Here it gets a response.
-            connection.send(encode_empty_response(request.opaque, binary=request.binary))
+            connection.respond(
+                request, ResponseCode.SUCCESS, encode_empty_response(request.opaque, binary=request.binary)
+            )
         else:
             self._refused(context, reply)
 
@@ -177,7 +156,7 @@ class SendCommands:
         if isinstance(reply, Refused | Failed):
             self._refused(context, reply)
         else:
-            self._gateway.answer(connection, request, ResponseCode.SUCCESS)
+            self._answer(connection, request)
 
     def _refused(self, context: Context, reply: Reply | Failed) -> None:
         connection, request = context
@@ -185,7 +164,18 @@ class SendCommands:
         self._gateway.answer(connection, request, code, remark, ext)
 
 
-def _checked_id(fields: Any, named: str, group: ProducerGroupView | None) -> str:
+def settled_ext(settled: Settled, durability: str) -> dict[str, object]:
+    """The receipt of a verdict: of its producer (37) or of an operator (29004)."""
+    return {
+        EXT_TX_ID: settled.tx_id,
+        EXT_VERDICT: "COMMITTED" if settled.committed else "ROLLED_BACK",
+        EXT_POSITION: settled.position,
+        EXT_DURABILITY: durability,
+        EXT_REPEATED: settled.repeated,
+    }
+
+
+def _checked_id(fields: Any, named: str, group: ProducerGroup | None) -> str:
     """The transaction to which the response to a check refers.
 
     A RocketMQ client that responds to a check of one of our transactions with several halves identifies it by fields of the check: the

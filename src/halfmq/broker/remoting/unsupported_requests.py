@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
+from halfmq.core.state import Subscription
 from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.wire.remoting.header import Request
 
@@ -59,8 +60,9 @@ class UnsupportedRequests:
                 peer, _short(group), _short(topic), _short(mode),
             )  # fmt: skip
 
-    def subscription(self, client_id: str, group: str, topic: str, expression: str, expression_type: str) -> None:
+    def subscription(self, client_id: str, group: str, subscription: Subscription) -> None:
         """A subscription with an unsupported expression type."""
+        topic, expression, expression_type, _ = subscription
         if self._is_due((_short(group), _short(topic))):
             log.warning(
                 "client %s, group %s: it subscribes to topic %s by %s %r and gets nothing: only tags are supported",

@@ -1,7 +1,7 @@
 """The operator behind an action: a name and a reason for the audit record (decision 0035), validated before they reach the log."""
 
 from halfmq import limits
-from halfmq.broker.services.peer import Peer
+from halfmq.broker.peers.peer import Peer
 from halfmq.core.commands import Actor
 from halfmq.core.decision import Refused, Why
 

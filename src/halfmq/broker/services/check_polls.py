@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from halfmq import limits
+from halfmq.broker.peers.peer import Peer
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.peer import Peer
 from halfmq.core.decision import Refused, SendCheck, Why
 from halfmq.core.session import PollEnded, Polling
 from halfmq.core.transaction.admission import groups_refusal, producer_groups_refusal
-from halfmq.errors import InvalidName
-from halfmq.model.ids import checked_name
+from halfmq.model.ids import group_problem
 
 
 class CheckedHalf(NamedTuple):
@@ -63,9 +62,10 @@ class CheckPolls:
     def poll(self, peer: Peer, group: str, client_id: str, wait_ms: int, checks_max: int, answer: Answer) -> None:
         """Respond with checks of the group as soon as there are some, or with none after the timeout.
 
-        Checks are leased: nobody else gets them before their response is overdue. A poll for the same group over the same peer ends the previous
-        one. ``wait_ms`` and ``checks_max`` are limited by ``limits.FEEDBACK_*``. ``answer`` is kept while the poll waits: it must not reference
-        anything large of the request.
+        Checks are leased: nobody else gets them before their response is overdue. A poll for the same group over the same peer ends the
+        previous
+        one. ``wait_ms`` and ``checks_max`` are limited by ``limits.FEEDBACK_*``. ``answer`` is kept while the poll waits: it must not
+        reference anything large of the request.
 
         Refusals: INVALID_PARAMETER: an invalid name, or too many groups.
         """
@@ -85,11 +85,8 @@ class CheckPolls:
 
     def _refusal(self, number: int, group: str) -> str | None:
         view = self._sequencer.view
-        try:
-            checked_name(group, "producer group", limits.GROUP_CHARS_MAX)
-        except InvalidName as error:
-            return str(error)
-        return groups_refusal(view, number, [group]) or producer_groups_refusal(view, number, [group])
+        refused = group_problem(group) or groups_refusal(view, number, [group])
+        return refused or producer_groups_refusal(view, number, [group])
 
     def _session(self, event: Polling | PollEnded) -> None:
         self._sequencer.engine.note(event)

@@ -8,12 +8,13 @@ The half is sent with the offsets that identify the transaction's first half, wh
 them.
 """
 
-from typing import Protocol
+from typing import NamedTuple
 
+from halfmq.broker.peers.peer import Peer
+from halfmq.broker.peers.peers import Peers
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.messages import StoredMessages
-from halfmq.broker.services.peer import Peer
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import CheckNotSent
 from halfmq.core.decision import SendCheck
@@ -21,28 +22,23 @@ from halfmq.core.session import CheckDelivered, Reachable
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, AT_QUEUE_OFFSET
 
 
-class Producers(Protocol):
-    """Sends a pushed check; implemented by the front doors."""
+class PushedCheck(NamedTuple):
+    """A check for its producer, a push; ``half``: as stored."""
 
-    def push_check(self, check: SendCheck, half: bytes) -> bool:
-        """Send the check to the peer ``check.connection``. False: it is gone, or does not read."""
-        ...
-
-    def is_connected(self, number: int) -> bool:
-        """Whether the connection with this number exists."""
-        ...
+    check: SendCheck
+    half: bytes
 
 
 class Checks:
     """Delivers checks to producers once their records are durable, and tells core which ones could not be sent."""
 
     def __init__(
-        self, sequencer: Sequencer, stored: StoredMessages, polls: CheckPolls, producers: Producers, time: BrokerTime
+        self, sequencer: Sequencer, stored: StoredMessages, polls: CheckPolls, peers: Peers, time: BrokerTime
     ) -> None:
         self._sequencer = sequencer
         self._stored = stored
         self._polls = polls
-        self._producers = producers
+        self._peers = peers
         self._time = time
         #: Peer's number -> producer group -> client id: peers that missed checks because they did not read.
         self._missed: dict[int, dict[str, str]] = {}
@@ -55,7 +51,7 @@ class Checks:
                 delivered = CheckDelivered(check.group, check.tx_id, check.checks, self._time.now_ms())
                 self._sequencer.engine.note(delivered)
             return
-        if half is not None and self._producers.is_connected(check.connection):
+        if half is not None and check.connection in self._peers.connected:
             self._remember(check)
         # First: a check decided in the same turn must not be numbered as if this one had been sent.
         self._sequencer.submit_first(CheckNotSent(check.group, check.tx_id, check.connection, half is None))
@@ -67,7 +63,7 @@ class Checks:
         group = self._sequencer.view.producer_groups.get(check.group)
         if half is None or group is None or check.connection not in group.session.members:
             return False  # its poll has ended; a client that fetches is not pushed to
-        return self._producers.push_check(check, half)
+        return self._peers.push(check.connection, PushedCheck(check, half))
 
     def _remember(self, check: SendCheck) -> None:
         group = self._sequencer.view.producer_groups.get(check.group)

@@ -14,17 +14,17 @@ After a start the index is first read from its files, in parts, by the maintenan
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from halfmq.broker.offload import Offload
 from halfmq.broker.sequencer import Deliver, Sequencer
 from halfmq.core.commands import EarlierVerdict, FenceTransaction, PrepareBatch, SendHalf
-from halfmq.core.decision import Refused, Reply, Why
-from halfmq.core.engine import Failed
+from halfmq.core.decision import Failed, Refused, Reply, Why
 from halfmq.errors import StoreDamaged
-from halfmq.model.records import Committed, Decided, RolledBack
+from halfmq.model.records import RolledBack
+from halfmq.store.store import Store
 
 log = logging.getLogger("halfmq.chosen")
 
@@ -36,59 +36,11 @@ _BUSY: Final = Refused(Why.NOT_NOW, "the index of settled ids is still being rea
 WithId = SendHalf | PrepareBatch | FenceTransaction
 
 
-class SettledIdIndex(Protocol):
-    """The index of settled ids; ``store.settled_ids.SettledIds`` is one."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether ``find`` is possible."""
-        ...
-
-    def find(self, group: str, tx_id: str) -> list[int]:
-        """Log positions of verdicts that may be of this transaction, newest first."""
-        ...
-
-    @property
-    def next_part(self) -> Any:
-        """What to read next; None: nothing."""
-        ...
-
-    def read_part(self, part: Any) -> bytes:
-        """Read it, on the maintenance thread. Raises OSError."""
-        ...
-
-    def use_part(self, part: Any, entries: bytes) -> None:
-        """Use what was read."""
-        ...
-
-
-class VerdictReads(Protocol):
-    """What this service needs from the store."""
-
-    @property
-    def settled_ids(self) -> SettledIdIndex:
-        """The index."""
-        ...
-
-    @property
-    def indexed_to(self) -> int:
-        """The index has every verdict before this log position."""
-        ...
-
-    def verdict(self, position: int) -> Committed | RolledBack | Decided:
-        """The verdict's record at a log position.
-
-        Raises:
-            LookupError, StoreDamaged, OSError: it cannot be read.
-        """
-        ...
-
-
 class ChosenIds:
     """Passes halves and fences with chosen ids to the core, with what the log knows of the id."""
 
     def __init__(
-        self, sequencer: Sequencer, store: VerdictReads, offload: Offload, flush: Callable[[], None] = lambda: None
+        self, sequencer: Sequencer, store: Store, offload: Offload, flush: Callable[[], None] = lambda: None
     ) -> None:
         """``flush``: writes responses that were delivered outside of a request."""
         self._sequencer = sequencer

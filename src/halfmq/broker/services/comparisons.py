@@ -8,15 +8,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from halfmq import limits
+from halfmq.broker.peers.peer import Peer
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.actors import actor
 from halfmq.broker.services.pages import LISTED_MAX, Page, page_of
-from halfmq.broker.services.peer import Peer
 from halfmq.broker.services.transactions import Transactions
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import Compare, ForgetDamage
-from halfmq.core.decision import ComparisonMade, Refused, Why
-from halfmq.core.engine import Failed
+from halfmq.core.decision import ComparisonMade, Failed, Refused, Why
 from halfmq.core.state import Comparison
 from halfmq.core.transaction.comparisons import is_comparable
 from halfmq.core.transaction.states import standing_state
@@ -72,7 +71,7 @@ class Comparisons:
         return AwaitedComparison(known.tx_id, notes_in(properties).name, marker, known.prepared_at_ms)
 
     def damaged(self, count: int, start: int) -> tuple[Page[DamagedTransaction], int]:
-        """(a page of findings, and of verdicts that nobody can compare any more, oldest verdict first; how many are still to be compared)."""
+        """(a page of findings, and of verdicts that nobody can compare any more, oldest verdict first; how many are to be compared)."""
         view, now_ms = self._sequencer.view, self._time.now_ms()
         known = [one for one in view.comparisons.values() if not is_comparable(view, one)]
         known.sort(key=lambda one: one.position)

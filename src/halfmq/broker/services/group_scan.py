@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from halfmq.core.view import ProducerGroupView, View
+from halfmq.core.state import ProducerGroup, State
 
 #: Maximum number of groups, or of transactions in them, that one turn examines; about a millisecond.
 EXAMINED_PER_TURN_MAX: Final = 4_096
@@ -17,13 +17,13 @@ EXAMINED_PER_TURN_MAX: Final = 4_096
 WAITING_MAX: Final = 256
 
 #: Examines one group, and returns the number of examined items.
-Look = Callable[[ProducerGroupView], int]
+Look = Callable[[ProducerGroup], int]
 
 
 class GroupScan:
     """Iterates over the groups in steps, so that thousands of them do not delay other requests."""
 
-    def __init__(self, view: View, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, view: State, loop: asyncio.AbstractEventLoop) -> None:
         self._view = view
         self._loop = loop
         self._waiting: deque[tuple[Look, Callable[[], None]]] = deque()
@@ -40,7 +40,7 @@ class GroupScan:
     def _begin(self) -> None:
         self._step(deque(self._view.producer_groups.values()))
 
-    def _step(self, groups: "deque[ProducerGroupView]") -> None:
+    def _step(self, groups: "deque[ProducerGroup]") -> None:
         look, then = self._waiting[0]
         looked_at = 0
         while groups and looked_at < EXAMINED_PER_TURN_MAX:

@@ -15,20 +15,19 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from halfmq import limits
+from halfmq.broker.peers.peer import Peer
+from halfmq.broker.peers.peers import Peers
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.groups import GroupsOnUse
-from halfmq.broker.services.peer import Peer
 from halfmq.broker.services.subscription_conflicts import SubscriptionConflicts
+from halfmq.broker.services.tag_filter import TAG
+from halfmq.broker.services.topics import GroupsOnUse
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import LockQueues, UnlockQueues
-from halfmq.core.decision import Done, Locked, Refused, Reply, Why
-from halfmq.core.engine import Failed
-from halfmq.core.queues.filter import TAG
+from halfmq.core.decision import Done, Failed, Locked, Refused, Reply, Why
 from halfmq.core.session import ConnectionClosed, ConsumerData, Event, Heartbeat, Unregistered
 from halfmq.core.state import Subscription
 from halfmq.core.transaction.admission import groups_refusal, producer_groups_refusal
-from halfmq.errors import InvalidName
-from halfmq.model.ids import checked_name
+from halfmq.model.ids import group_problem
 from halfmq.model.settings import GroupSettings
 from halfmq.runtime.log_throttle import LogThrottle
 
@@ -74,6 +73,12 @@ class _Waiting(NamedTuple):
     memory_bytes: int
 
 
+class MembersChanged(NamedTuple):
+    """The members of a consumer group changed, a push for each of them."""
+
+    group: str
+
+
 class Members:
     """Registers members of groups, and notifies the others."""
 
@@ -82,22 +87,20 @@ class Members:
         sequencer: Sequencer,
         groups: GroupsOnUse,
         time: BrokerTime,
-        subscription_conflicts: SubscriptionConflicts,
+        peers: Peers,
         *,
-        on_changed: Callable[[str, int], None],
         on_unsupported: Callable[[str, str, Subscription], None],
     ) -> None:
         """
         Args:
-            on_changed: called with a consumer group whose members changed, and the number of each member's connection.
             on_unsupported: called with (client id, group, subscription) of an expression type that is not supported.
         """
         self._sequencer = sequencer
         self._view = sequencer.view
         self._groups = groups
         self._time = time
-        self._subscription_conflicts = subscription_conflicts
-        self._on_changed = on_changed
+        self._subscription_conflicts = SubscriptionConflicts(peers.log_throttle.is_due)
+        self._peers = peers
         self._on_unsupported = on_unsupported
         self._locks_logged = LogThrottle(lambda: time.now_ms() / 1000, rest_s=_LOCKS_LOGGED_S)
         #: Bytes of its subscriptions, by connection and group, as counted; and their sum.
@@ -105,8 +108,6 @@ class Members:
         self.subscribed_bytes = 0
         #: By connection, while groups of its heartbeat are created: later requests, in order.
         self._waiting: dict[int, deque[_Waiting]] = {}
-        #: Their number. Front doors stop reading above ``sequencer.BACKLOG_MAX``, as for replies that wait for the disk.
-        self.waiting = 0
         #: The newest connection of each client id, and the inverse.
         self._connections: dict[str, int] = {}
         #: Consumer groups that a crash does not revert, as of an answered heartbeat. A group that was changed or created again since is
@@ -150,7 +151,7 @@ class Members:
     def connection_closed(self, number: int, *, keep_locks: bool) -> None:
         """``keep_locks``: the broker closed the connection, and the client continues to consume its locked queues."""
         for one in self._waiting.pop(number, ()):
-            self.waiting -= 1
+            self._peers.waiting -= 1
             one.peer.give_back(one.memory_bytes)
         self._forget(number)
         self.software.pop(number, None)
@@ -168,7 +169,7 @@ class Members:
             one.call()
         else:
             waiting.append(one)
-            self.waiting += 1
+            self._peers.waiting += 1
             one.peer.keep(one.memory_bytes)
 
     def _take(self, peer: Peer, member: Member, answer: _Answer) -> None:
@@ -213,7 +214,7 @@ class Members:
         """After the registration, run the waiting requests, up to the next heartbeat whose groups must be created."""
         waiting = self._waiting.pop(number)
         while waiting and number not in self._waiting:
-            self.waiting -= 1
+            self._peers.waiting -= 1
             one = waiting.popleft()
             one.peer.give_back(one.memory_bytes)
             self._run(one.call, one.failed)
@@ -269,11 +270,9 @@ class Members:
         too_many = self._too_many_groups(number, member)
         if too_many:
             return too_many
-        try:
-            for name in member.producer_groups:
-                checked_name(name, "producer group", limits.GROUP_CHARS_MAX)
-        except InvalidName as error:
-            return str(error)
+        for name in member.producer_groups:
+            if invalid := group_problem(name):
+                return invalid
         if len(member.client_id) > limits.CLIENT_ID_CHARS_MAX:
             return (
                 f"a client id of {len(member.client_id)} characters, at most {limits.CLIENT_ID_CHARS_MAX}: choose a shorter "
@@ -355,7 +354,7 @@ class Members:
             if settings is not None and not settings.notifies_members:
                 continue
             for number in members:
-                self._on_changed(group, number)
+                self._peers.push(number, MembersChanged(group))
         self._sequencer.update_deadline()
 
     # --- queue locks

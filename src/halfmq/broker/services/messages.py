@@ -6,19 +6,19 @@ message before its time therefore finds nothing.
 """
 
 import logging
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.core.commands import SettledRow
-from halfmq.core.view import View
+from halfmq.core.state import State
 from halfmq.errors import StoreDamaged
 from halfmq.model.records import BATCHED, Kind
 from halfmq.model.steps import Steps
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, StoredMessage, decode, patch_committed, patch_released
-from halfmq.store.commit_log import BatchedPlace
 from halfmq.store.consume_queue import QueueEntry
 from halfmq.store.indexes import FoundMessage
 from halfmq.store.layout import ROW_COMMITTED, ROW_ROLLED_BACK
+from halfmq.store.store import Store
 from halfmq.store.transaction_table import TransactionRow
 
 log = logging.getLogger("halfmq.stored")
@@ -40,38 +40,6 @@ class KeyMatches(NamedTuple):
     #: The index is complete up to this position, and this broker time.
     indexed_ms: int
     indexed_to: int
-
-
-class Reads(Protocol):
-    """What this service needs from the store. Unknown offsets raise LookupError, unreadable data raises StoreDamaged."""
-
-    def stored_view(self, offset: int) -> memoryview:
-        """The stored message in the record at a log offset."""
-        ...
-
-    def kind_at(self, offset: int) -> int:
-        """The kind of that record, as ``model.records.Kind``."""
-        ...
-
-    def first_offset(self, offset: int) -> int:
-        """The log offset of the message's first record; equal to ``offset`` unless it was copied forward."""
-        ...
-
-    def batched_place(self, offset: int) -> BatchedPlace:
-        """Which message of which half batch begins at ``offset``, where the kind is BATCHED."""
-        ...
-
-    def transaction_row(self, half_index: int) -> TransactionRow | None:
-        """The row of a half in the transaction table; None: it has none yet, or is past retention."""
-        ...
-
-    def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> Steps[tuple[int, QueueEntry] | None]:
-        """The queue offset and the entry of the message at a log offset; None: it is not visible in that queue."""
-        ...
-
-    def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> Steps[list[FoundMessage]]:
-        """Visible messages of a topic with this key or unique id, newest first."""
-        ...
 
 
 def patched(
@@ -108,7 +76,7 @@ def settled_row(half_index: int, row: TransactionRow) -> SettledRow:
 class StoredMessages:
     """Single messages: by log offset, by key, as a half of a check."""
 
-    def __init__(self, view: View, store: Reads) -> None:
+    def __init__(self, view: State, store: Store) -> None:
         self._view = view
         self._store = store
 

@@ -1,7 +1,7 @@
 """Verifies payloads of half batches with NumPy: half the time of message by message, if their messages have the same property names.
 
-It only ever accepts. What it does not accept, for whatever reason, ``model.half_batch.verify_payload`` decides and words; so the broker
-gives the same answers without NumPy, only later. A test compares the two.
+A fast path: it accepts, or is unsure, and then ``model.half_batch.verification`` decides and explains. So the broker responds alike without
+NumPy, only later. A test compares the two.
 
 NumPy is imported on the first payload: it costs a broker that gets none neither memory nor time to start.
 """
@@ -12,15 +12,15 @@ from typing import Any, Final, cast
 from halfmq import limits
 from halfmq.model.checksum import crc32
 from halfmq.model.half_batch import ENTRY_BYTES, ITEM_HEAD_BYTES, Verified
+from halfmq.model.layout import ITEM, PAYLOAD_ENTRY
 from halfmq.model.message_facts import matters_to_a_send, tag_hashes
-from halfmq.model.properties import KEYS, TAGS, UNIQ_KEY
+from halfmq.model.properties import KEYS, NAME_VALUE_SEPARATOR, PROPERTY_BYTE, PROPERTY_SEPARATOR, TAGS, UNIQ_KEY
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
-from halfmq.model.stored_message import AT_BODY_V4, MAGIC_V1, SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK
+from halfmq.model.stored_message import MAGIC_V1, SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK
 
 #: ``verify(payload, messages, topic, queue_id, store_host, body_bytes_max)``; None: not accepted here.
 Verify = Callable[[bytes, int, str, int, bytes, int], Verified | None]
 
-_HEAD_BYTES: Final = ITEM_HEAD_BYTES + AT_BODY_V4
 _NAMES_MAX: Final = 32
 _UINT64_BYTES: Final = 8
 #: Bounds the tables that are kept: ids have 32 characters, and there is one table of 1 KiB for each place.
@@ -45,28 +45,16 @@ def array_verification() -> Verify | None:
 class _ArrayVerification:
     def __init__(self, np: Any) -> None:
         self._np = np
-        self._head = np.dtype(
-            [
-                ("kind", "u1"), ("flags", "u1"), ("reserved", ">u2"), ("item_bytes", ">u4"), ("from_start", ">u4"),
-                ("number", ">u4"), ("total", ">u4"), ("magic", ">u4"), ("body_crc", ">u4"), ("queue", ">i4"),
-                ("flag", ">i4"), ("queue_offset", ">i8"), ("physical_offset", ">i8"), ("sys_flag", ">u4"),
-                ("born_time", ">i8"), ("born_host", "V8"), ("store_time", ">i8"), ("store_host", "V8"),
-                ("reconsume_times", ">i4"), ("prepared_offset", ">i8"), ("body_bytes", ">i4"),
-            ]
-        )  # fmt: skip
-        self._entry = np.dtype(
-            [("from_start", ">u4"), ("message_bytes", ">u4"), ("tag_hash", ">i4"), ("key_hash", ">i8")]
-        )
-        assert self._head.itemsize == _HEAD_BYTES
-        assert self._entry.itemsize == ENTRY_BYTES
+        self._head = np.dtype(ITEM.dtype)
+        self._entry = np.dtype(PAYLOAD_ENTRY.dtype)
         #: Bits that are the same in the heads of all messages of a payload.
         mask = np.zeros(1, self._head)
         for name in (
-            "kind", "flags", "reserved", "magic", "queue", "queue_offset", "physical_offset", "store_time", "store_host",
+            "kind", "flags", "reserved", "magic", "queue_id", "queue_offset", "physical_offset", "store_time_ms", "store_host",
             "reconsume_times", "prepared_offset",
         ):  # fmt: skip
             mask[name] = np.frombuffer(b"\xff" * self._head[name].itemsize, self._head[name])[0]
-        mask["sys_flag"] = 0xFFFFFFFF & ~(SYS_COMPRESSED | SYS_COMPRESSION_TYPE_MASK)
+        mask["sys_flag"] = ~(SYS_COMPRESSED | SYS_COMPRESSION_TYPE_MASK)
         self._mask = mask.view(np.uint64)
         #: Characters that follow -> what each value of a byte changes in a CRC; see ``_crcs``.
         self._changes: dict[int, Any] = {}
@@ -79,21 +67,21 @@ class _ArrayVerification:
         tail = (
             bytes((len(topic),)) + topic.encode() if topic.isascii() and len(topic) <= limits.TOPIC_CHARS_MAX else b""
         )
-        if messages < 1 or not tail or len(store_host) != 8 or entries_at < messages * (_HEAD_BYTES + len(tail) + 2):
+        if messages < 1 or not tail or len(store_host) != 8 or entries_at < messages * (ITEM.size + len(tail) + 2):
             return None
         entries = np.frombuffer(payload, self._entry, messages, entries_at)
         item_bytes = entries["message_bytes"].astype(np.int64) + ITEM_HEAD_BYTES
         ends = np.cumsum(item_bytes)
         begins = ends - item_bytes
-        if item_bytes.min() < _HEAD_BYTES + len(tail) + 2 or ends[-1] != entries_at:
+        if item_bytes.min() < ITEM.size + len(tail) + 2 or ends[-1] != entries_at:
             return None
         # As plain bytes first: NumPy copies rows with fields twenty times more slowly.
-        heads = self._gather(payload, begins, np.dtype(f"V{_HEAD_BYTES}")).view(self._head)
+        heads = self._gather(payload, begins, np.dtype(f"V{ITEM.size}")).view(self._head)
         wanted = np.zeros(1, self._head)
-        wanted["kind"], wanted["magic"], wanted["queue"] = BATCHED, MAGIC_V1, queue_id
+        wanted["kind"], wanted["magic"], wanted["queue_id"] = BATCHED, MAGIC_V1, queue_id
         wanted["store_host"] = np.void(store_host)
-        words = heads.view(np.uint64).reshape(messages, _HEAD_BYTES // _UINT64_BYTES)
-        body_begins = begins + _HEAD_BYTES
+        words = heads.view(np.uint64).reshape(messages, ITEM.size // _UINT64_BYTES)
+        body_begins = begins + ITEM.size
         body_bytes = heads["body_bytes"].astype(np.int64)
         body_ends = body_begins + body_bytes
         properties_at = body_ends + len(tail) + 2
@@ -123,8 +111,8 @@ class _ArrayVerification:
         np = self._np
         whole = self._joined(payload, begins, ends)
         first = payload[begins[0] : ends[0]]
-        names = [piece.partition(b"\x01")[0] for piece in first.split(b"\x02")[:-1]]
-        if not first.endswith(b"\x02") or len(names) > _NAMES_MAX:
+        names = [piece.partition(NAME_VALUE_SEPARATOR)[0] for piece in first.split(PROPERTY_SEPARATOR)[:-1]]
+        if not first.endswith(PROPERTY_SEPARATOR) or len(names) > _NAMES_MAX:
             return None
         if b"" in names or matters_to_a_send(names):
             return None
@@ -134,7 +122,7 @@ class _ArrayVerification:
             return None
         text = np.frombuffer(whole, np.uint8)
         row_ends = np.cumsum(ends - begins)
-        stops = np.flatnonzero(text == 2)
+        stops = np.flatnonzero(text == PROPERTY_BYTE)
         if len(stops) != len(names) * len(begins):
             return None
         stops = stops.reshape(len(begins), len(names))
@@ -148,7 +136,8 @@ class _ArrayVerification:
             value_at = starts[:, column] + len(name) + 1
             if (value_at >= stops[:, column]).any():  # without a value a property does not exist
                 return None
-            if (self._slices(whole, starts[:, column], len(name) + 1) != np.frombuffer(name + b"\x01", np.uint8)).any():
+            named = np.frombuffer(name + NAME_VALUE_SEPARATOR, np.uint8)
+            if (self._slices(whole, starts[:, column], len(named)) != named).any():
                 return None
             if name == UNIQ_KEY.encode():
                 ids = value_at, stops[:, column]

@@ -18,23 +18,24 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from halfmq import limits
+from halfmq.broker.peers.outgoing_bytes import OutgoingBytes
+from halfmq.broker.peers.peer import Peer
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.groups import GroupsOnUse
-from halfmq.broker.services.peer import Peer
-from halfmq.broker.services.queues import QueueEntries
+from halfmq.broker.services.tag_filter import Filter, parse_filter
+from halfmq.broker.services.topics import GroupsOnUse
 from halfmq.core.commands import CommitOffset
-from halfmq.core.decision import Refused, Reply, WakeQueue, Why
-from halfmq.core.engine import Failed
-from halfmq.core.queues.filter import TagFilter, parse_filter
+from halfmq.core.decision import Failed, Refused, WakeQueue, Why
 from halfmq.core.queues.pull_place import AtEnd, place
-from halfmq.core.view import TopicView, View
+from halfmq.core.state import State, Topic
 from halfmq.errors import StoreDamaged
+from halfmq.model.queue_reads import PullRequest
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, patch_committed, patch_released
 from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.store.consume_queue import QueueEntry
+from halfmq.store.store import Store
 
 log = logging.getLogger("halfmq.pulls")
 
@@ -59,40 +60,10 @@ _HEADS_BYTES: Final = 96
 #: Reading this many unneeded bytes costs less than another read.
 _FAR_BYTES: Final = 12_288
 
-#: Memory of one held pull, and of each of its tags, which it may share with others, bytes.
+#: Memory of one held pull without its filter, bytes.
 _HELD_COST: Final = 1_024
 #: Maximum number of held pulls of one queue that are read for in one go: a few ms for each hundred.
 WOKEN_MAX: Final = 1_000
-_TAG_COST: Final = 80
-
-#: Hashes of the requested tags; None: all messages.
-Tags = frozenset[int] | None
-
-
-class PullReads(QueueEntries, Protocol):
-    """What this service needs from the store. Unknown offsets raise LookupError, unreadable data raises StoreDamaged."""
-
-    def stored_view(self, offset: int, ahead: int) -> memoryview:
-        """The stored message in the record at a log offset; ``ahead`` bytes will be needed next, and the same read returns them."""
-        ...
-
-    def first_offset(self, offset: int) -> int:
-        """The log offset of the message's first record; equal to ``offset`` unless it was copied forward."""
-        ...
-
-
-class Outgoing(Protocol):
-    """Bytes that the front doors hold for peers that do not read their responses, compared with the limit."""
-
-    @property
-    def is_near(self) -> bool:
-        """Whether responses should be small now."""
-        ...
-
-    @property
-    def is_over(self) -> bool:
-        """Whether a response that can wait should wait."""
-        ...
 
 
 class Status(Enum):
@@ -112,27 +83,6 @@ class Status(Enum):
 #: Reading a member of an enumeration takes longer than a global; these are used by every pull.
 _FOUND: Final = Status.FOUND
 _NOTHING_NEW: Final = Status.NOTHING_NEW
-
-
-class PullRequest(NamedTuple):
-    """A consumer's request."""
-
-    group: str
-    topic: str
-    queue_id: int
-    queue_offset: int
-    #: Less than 1 counts as 1, more than ``limits.PULL_MESSAGES_MAX`` as that.
-    messages_max: int
-    #: Size of the messages as stored; the first one always fits. 0 or less: as much as RocketMQ returns.
-    bytes_max: int
-    #: The group's offset to commit, as with ``CommitOffset``; None: none.
-    commit_offset: int | None
-    #: (expression, its type); None: that of the group's last heartbeat.
-    subscription: tuple[str, str] | None
-    #: Without ``subscription``: refused if the heartbeat is older than this.
-    subscription_version: int
-    #: Maximum wait for messages, ms; 0 or less: do not wait.
-    wait_ms: int
 
 
 class Pulled(NamedTuple):
@@ -158,8 +108,8 @@ class HeldPull(NamedTuple):
     peer: Peer
     #: Without its subscription, which may be long.
     request: PullRequest
-    topic: TopicView
-    tags: Tags
+    topic: Topic
+    selection: Filter
     answer: Answer
     timer: asyncio.TimerHandle
 
@@ -170,10 +120,10 @@ class Pulls:
     def __init__(
         self,
         sequencer: Sequencer,
-        store: PullReads,
+        store: Store,
         loop: asyncio.AbstractEventLoop,
         groups: GroupsOnUse,
-        outgoing: Outgoing,
+        outgoing: OutgoingBytes,
         flush: Callable[[], None],
     ) -> None:
         """``flush``: called after responses that belong to no request and no turn of the sequencer, so that they are sent."""
@@ -228,15 +178,15 @@ class Pulls:
         if isinstance(topic, Refused):
             answer(topic)
             return
-        tags = self._tags(request)
-        if isinstance(tags, Refused):
-            answer(tags)
+        selection = self._filter(request)
+        if isinstance(selection, Refused):
+            answer(selection)
             return
         if commit_offset is not None:
-            self._sequencer.submit(CommitOffset(group, request.topic, request.queue_id, commit_offset), _nothing)
-        pulled = self._look(topic, request, tags)
+            self._sequencer.submit(CommitOffset(group, request.topic, request.queue_id, commit_offset), None)
+        pulled = self._look(topic, request, selection)
         if pulled.status is _NOTHING_NEW and self._may_park(peer, request):
-            self._hold(peer, request, topic, tags, answer)
+            self._hold(peer, request, topic, selection, answer)
         else:
             answer(pulled)
 
@@ -246,11 +196,11 @@ class Pulls:
         elif peer.is_open:
             self.pull(peer, request, answer)
 
-    def _tags(self, request: PullRequest) -> Tags | Refused:
-        """The requested tags, from the pull or from the group's heartbeat."""
+    def _filter(self, request: PullRequest) -> Filter | Refused:
+        """The filter of the subscription, from the pull or from the group's heartbeat."""
         group, topic = request.group, request.topic
         if request.subscription is not None:
-            expression, expression_type = request.subscription
+            expression, expression_type = request.subscription, request.expression_type
         else:
             session = self._view.session.consumers.get(group)
             if session is None or not session.members:
@@ -265,21 +215,18 @@ class Pulls:
                 text = f"the subscription of {group} to {topic} is newer than its heartbeat"
                 return Refused(Why.SUBSCRIPTION_NOT_LATEST, text)
             expression, expression_type = known.expression, known.expression_type
-        parsed = parse_filter(expression, expression_type or "")
-        if isinstance(parsed, TagFilter):
-            return parsed.hashes
-        return Refused(Why.FILTER_NOT_SUPPORTED if parsed.unknown_type else Why.SUBSCRIPTION_PARSE_FAILED, parsed.text)
+        return parse_filter(expression, expression_type or "")
 
     # --- one look
 
-    def _look(self, topic: TopicView, request: PullRequest, tags: Tags) -> Pulled:
+    def _look(self, topic: Topic, request: PullRequest, selection: Filter) -> Pulled:
         """Read for this pull. It never raises because of unreadable data: a wake-up comes from the sequencer's turn."""
         try:
-            return self._look_at(topic, request, tags)
+            return self._look_at(topic, request, selection)
         except (StoreDamaged, OSError) as error:
             return self._damaged(topic, request.queue_id, request.queue_offset, 0, 0, error)
 
-    def _look_at(self, topic: TopicView, request: PullRequest, tags: Tags) -> Pulled:
+    def _look_at(self, topic: Topic, request: PullRequest, selection: Filter) -> Pulled:
         start, queue_id = request.queue_offset, request.queue_id
         low, high = self._store.bounds(topic.topic_id, queue_id)
         where = place(start, low, high)
@@ -292,14 +239,13 @@ class Pulls:
         if request.bytes_max > 0:
             bytes_max = min(request.bytes_max, limits.PULL_BYTES_MAX)
         outgoing = self._outgoing
-        if outgoing.is_near:
-            if outgoing.is_over:  # not held: it comes again at once, and by then other connections were closed
+        if outgoing.near_limit:
+            if outgoing.over_limit:  # not held: it comes again at once, and by then other connections were closed
                 return Pulled(Status.NO_MATCH, start, low, high, bytearray())
             bytes_max = min(bytes_max, SMALL_PULL_BYTES)
-        entries = self._store.read_queue(
-            topic.topic_id, queue_id, start, count if tags is None else limits.PULL_SCAN_MAX
-        )
-        body, next_offset, given = self._collect(entries, start, tags, count, bytes_max)
+        scanned = count if selection.tag_hashes is None else limits.PULL_SCAN_MAX
+        entries = self._store.read_queue(topic.topic_id, queue_id, start, scanned)
+        body, next_offset, given = self._collect(entries, start, selection, count, bytes_max)
         if body:
             self.on_given(request.group, topic.name, topic.topic_id, queue_id, next_offset, given)
             return Pulled(_FOUND, next_offset, low, high, body)
@@ -308,7 +254,7 @@ class Pulls:
         return Pulled(Status.NO_MATCH, next_offset, low, high, body)
 
     def _collect(
-        self, entries: list[QueueEntry], start: int, tags: Tags, count: int, bytes_max: int
+        self, entries: list[QueueEntry], start: int, selection: Filter, count: int, bytes_max: int
     ) -> tuple[bytearray, int, int]:
         """(messages to send, offset after the last examined entry, number of messages). The first one always fits.
 
@@ -318,12 +264,13 @@ class Pulls:
         at = 0
         queue_offset = start
         left = count
+        tag_hashes = selection.tag_hashes
         log_start = self._view.log_start
         stored_view = self._store.stored_view
         ahead_until = _dense_until(entries, count, bytes_max)
         half_batch, moved_by = -1, 0
         for offset, message_bytes, tag_hash, visible_at, store_time_ms, half_index, _ in entries:
-            if tags is None or tag_hash in tags:
+            if tag_hashes is None or tag_hash in tag_hashes:
                 end = at + message_bytes
                 if end > bytes_max and at:
                     break
@@ -357,7 +304,7 @@ class Pulls:
         return body, queue_offset, count - left
 
     def _damaged(
-        self, topic: TopicView, queue_id: int, queue_offset: int, low: int, high: int, error: Exception | None = None
+        self, topic: Topic, queue_id: int, queue_offset: int, low: int, high: int, error: Exception | None = None
     ) -> Pulled:
         """The result if an entry, or its message, is damaged: the consumer stays there, nothing is skipped."""
         text = f"topic {topic.name} queue {queue_id}: the message at offset {queue_offset} cannot be read: " + (
@@ -375,16 +322,16 @@ class Pulls:
     def _may_park(self, peer: Peer, request: PullRequest) -> bool:
         return request.wait_ms > 0 and not self._draining and len(self._of_peer.get(peer.number, ())) < HELD_MAX
 
-    def _hold(self, peer: Peer, request: PullRequest, topic: TopicView, tags: Tags, answer: Answer) -> None:
+    def _hold(self, peer: Peer, request: PullRequest, topic: Topic, selection: Filter, answer: Answer) -> None:
         queue = (topic.topic_id, request.queue_id)
         self._next_key += 1
         key = self._next_key
         wait_ms = min(request.wait_ms, limits.PULL_SUSPEND_MAX_MS)
         timer = self._loop.call_later(wait_ms / 1000, self._time_is_up, queue, key)
-        self.held_bytes += _cost(tags)
+        self.held_bytes += _HELD_COST + selection.memory_bytes
         self._oldest[key] = queue
-        kept = PullRequest(*request[:7], None, 0, 0)
-        self._held.setdefault(queue, {})[key] = HeldPull(peer, kept, topic, tags, answer, timer)
+        request.subscription, request.expression_type = None, ""
+        self._held.setdefault(queue, {})[key] = HeldPull(peer, request, topic, selection, answer, timer)
         self._of_peer.setdefault(peer.number, {})[key] = queue
         while self.held_bytes > limits.HELD_BYTES_MAX:
             oldest = next(iter(self._oldest))
@@ -398,7 +345,7 @@ class Pulls:
         if not there:
             del self._held[queue]
         del self._oldest[key]
-        self.held_bytes -= _cost(held.tags)
+        self.held_bytes -= _HELD_COST + held.selection.memory_bytes
         held.timer.cancel()
         mine = self._of_peer.get(held.peer.number)
         if mine is not None:
@@ -438,7 +385,7 @@ class Pulls:
         if held.peer.is_full:
             self._missed.add(held.peer.number)
             return
-        pulled = self._look(held.topic, held.request, held.tags)
+        pulled = self._look(held.topic, held.request, held.selection)
         if pulled.status is not _NOTHING_NEW:
             self._release(queue, key)
             held.answer(pulled)
@@ -453,7 +400,7 @@ class Pulls:
     def _time_is_up(self, queue: tuple[int, int], key: int) -> None:
         held = self._release(queue, key)
         if held is not None:
-            pulled = self._look(held.topic, held.request, held.tags)
+            pulled = self._look(held.topic, held.request, held.selection)
             if pulled.body and held.peer.is_full:  # "nothing new" keeps no messages; the client will pull again
                 start = held.request.queue_offset
                 pulled = Pulled(_NOTHING_NEW, start, pulled.min_offset, pulled.max_offset, bytearray())
@@ -474,7 +421,16 @@ class Pulls:
                 self._time_is_up(queue, key)
 
 
-def readable(view: View, group: str, name: str, queue_id: int) -> TopicView | Refused:
+def response_bytes_max(outgoing: OutgoingBytes, bytes_max: int) -> int | Refused:
+    """The maximum of a response that may have ``bytes_max``: less while clients do not read theirs. Refusal NOT_NOW: ask again."""
+    if not outgoing.near_limit:
+        return bytes_max
+    if outgoing.over_limit:
+        return Refused(Why.NOT_NOW, "clients do not read their responses: ask again in a moment")
+    return min(bytes_max, SMALL_PULL_BYTES)
+
+
+def readable(view: State, group: str, name: str, queue_id: int) -> Topic | Refused:
     """The topic, or why the group may not read this queue of it, in RocketMQ's order."""
     settings = view.groups.get(group)
     if settings is not None and not settings.consume_enabled:
@@ -515,11 +471,3 @@ def _patch(
         patch_committed(body, at, queue_offset, store_time_ms, first_offset)
     else:
         patch_released(body, at, queue_offset, store_time_ms)
-
-
-def _cost(tags: Tags) -> int:
-    return _HELD_COST + (_TAG_COST * len(tags) if tags else 0)
-
-
-def _nothing(context: None, reply: Reply | Failed) -> None:
-    """Nobody waits for this reply."""

@@ -1,24 +1,25 @@
 """Bounds of queues, offsets of groups, and the content of queues at one position.
 
-Everything is read before the high watermark, so a crash reverts nothing of it except new topics: the front door withholds ``position`` until
-they are durable. Consumer offsets are session state without a promise: they may be returned at once.
+Everything is read before the high watermark, so a crash reverts nothing of it except new topics: the front door withholds ``position``
+until they are durable. Consumer offsets are session state without a promise: they may be returned at once.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from halfmq import limits
+from halfmq.broker.peers.peer import Peer
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.peer import Peer
+from halfmq.broker.services.topics import deliver
 from halfmq.core.commands import Actor, CommitOffset
-from halfmq.core.decision import Done, Refused, Why
-from halfmq.core.engine import Failed
+from halfmq.core.decision import Done, Failed, Refused, Why
 from halfmq.core.queues.assignment import assigned_queues
 from halfmq.core.queues.offsets import PossiblyUnlogged, Stored, query_offset
 from halfmq.errors import StoreDamaged
 from halfmq.limits import SIZE_SAMPLE_MESSAGES
+from halfmq.model.queue_reads import Position, TopicBounds
 from halfmq.model.steps import Steps
-from halfmq.store.consume_queue import QueueEntry
+from halfmq.store.store import Store
 
 #: A queue that was never trimmed counts as new while the log from its first message on is not longer than this. A new group starts
 #: a new queue at its beginning, whatever its clients say. In RocketMQ "new" means that the first message is still in memory
@@ -31,59 +32,10 @@ FITTING_MAX: Final = 4_096
 _QUEUES_AT_ONCE: Final = 256
 
 
-class QueueEntries(Protocol):
-    """Reads of one queue, before the high watermark. They raise StoreDamaged or OSError if the disk cannot read it."""
-
-    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
-        """(first offset in the queue, offset after the last visible message); (0, 0) for a queue without messages."""
-        ...
-
-    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]:
-        """Entries from ``queue_offset`` on; fewer at the end of the queue."""
-        ...
-
-
-class QueueReads(QueueEntries, Protocol):
-    """Adds reads by time and at a position, and the store's identity."""
-
-    def bounds_at(self, topic_id: int, queue_id: int, position: int) -> tuple[int, int]:
-        """``bounds`` as they were when the high watermark was at ``position``."""
-        ...
-
-    @property
-    def uuid(self) -> str:
-        """UUID of the store, 32 hex digits."""
-        ...
-
-    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool) -> int:
-        """As ``Queues.offset_at``, by topic id."""
-        ...
-
-
-class TopicBounds(NamedTuple):
-    """Queues of a topic at one position."""
-
-    topic_id: int
-    #: By queue: (first offset in the queue, offset after the last message before the position).
-    queues: tuple[tuple[int, int], ...]
-
-
-class Position(NamedTuple):
-    """Bounds of every queue of some topics at one log position: all messages of a transaction are before the ends, or none."""
-
-    #: UUID of the store, 32 hex digits.
-    store: str
-    epoch: int
-    #: A crash can lose nothing before it.
-    position: int
-    #: Only topics that exist.
-    topics: dict[str, TopicBounds]
-
-
 class Queues:
     """A read raises StoreDamaged or OSError if the disk cannot read: refuse that one request, serve others."""
 
-    def __init__(self, sequencer: Sequencer, store: QueueReads) -> None:
+    def __init__(self, sequencer: Sequencer, store: Store) -> None:
         self._sequencer = sequencer
         self._store = store
         self._view = sequencer.view
@@ -127,8 +79,12 @@ class Queues:
             size_bytes += entry.message_bytes
         return count, size_bytes
 
-    def position(self, names: Iterable[str]) -> Steps[Position | Refused]:
-        """Bounds of every queue of these topics at one position; topics that do not exist are omitted. INVALID_PARAMETER: too many queues."""
+    def position(
+        self, names: Iterable[str], samples: Mapping[str, Sequence[tuple[int, int]]]
+    ) -> Steps[Position | Refused]:
+        """Bounds of every queue of these topics at one position, with the sizes of ``samples`` by topic (``sampled_sizes``); topics that do
+        not exist are omitted. INVALID_PARAMETER: too many queues.
+        """
         position = self._view.session.published
         known = [topic for name in names if (topic := self._view.topics_by_name.get(name)) is not None]
         queues = sum([len(topic.ends) for topic in known])
@@ -142,14 +98,16 @@ class Queues:
                 if not queue_id % _QUEUES_AT_ONCE:
                     yield
                 bounds.append(self._store.bounds_at(topic.topic_id, queue_id, position))
-            topics[topic.name] = TopicBounds(topic.topic_id, tuple(bounds))
+            sizes = self.sampled_sizes(topic.name, samples.get(topic.name, ()))
+            topics[topic.name] = TopicBounds(topic.topic_id, tuple(bounds), sizes)
         return Position(self._store.uuid, self._view.epoch, position, topics)
 
     def sampled_sizes(self, topic: str, samples: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         """For each (queue, offset): how many messages from the offset on were examined, at most ``SIZE_SAMPLE_MESSAGES``, and their bytes
         in the log. (0, 0): there are none, or their entries cannot be read.
 
-        Bound the number of samples: each is one read of the disk. They are estimates, so damage does not fail the others; a pull reports it.
+        Bound the number of samples: each is one read of the disk. They are estimates, so damage does not fail the others; a pull reports
+        it.
         """
         known = self._view.topics_by_name.get(topic)
         if known is None:
@@ -225,12 +183,8 @@ class Queues:
             next start only.
         """
         by = Actor(peer=peer.address) if waits and not self._is_member(peer, group) else None
-        self._sequencer.submit(CommitOffset(group, topic, queue_id, offset, by), _deliver, answer)
+        self._sequencer.submit(CommitOffset(group, topic, queue_id, offset, by), deliver, answer)
 
     def _is_member(self, peer: Peer, group: str) -> bool:
         session = self._view.session.consumers.get(group)
         return session is not None and peer.number in session.members
-
-
-def _deliver(answer: Callable[[Any], None], reply: Any) -> None:
-    answer(reply)

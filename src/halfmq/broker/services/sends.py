@@ -5,17 +5,16 @@ Nothing is decided here: core knows whether a send is a half message, a repetiti
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from halfmq.broker.peers.peer import Peer
 from halfmq.broker.sequencer import Deliver, Sequencer
 from halfmq.broker.services.chosen_ids import ChosenIds
-from halfmq.broker.services.peer import Peer, ThrottledLog
+from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.send_commands import BatchMessage, SendRequest, batch_command, send_command
 from halfmq.broker.turns import BUSY, Turns
 from halfmq.core.commands import SendBack, SendBatch, SendHalf
-from halfmq.core.decision import Refused, Why
-from halfmq.core.engine import Failed
-from halfmq.model.steps import Steps
+from halfmq.core.decision import Failed, Refused, Why
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 
 log: Final = logging.getLogger("halfmq.sends")
@@ -25,30 +24,20 @@ log: Final = logging.getLogger("halfmq.sends")
 _SEND_BACK_COST: Final = 2_048
 
 
-class VisibleMessages(Protocol):
-    """What this service needs from the store."""
-
-    def visible(self, offset: int) -> Steps[StoredMessage | None]:
-        """The message at a log offset as consumers see it; None: they see none there."""
-        ...
-
-
 class Sends:
     """``deliver(context, reply)`` is called once: at once for a send that cannot become a command, else when its reply is durable."""
 
     def __init__(
         self,
         sequencer: Sequencer,
-        stored: VisibleMessages,
+        stored: StoredMessages,
         chosen_ids: ChosenIds,
-        log_throttled: ThrottledLog,
         turns: Turns,
     ) -> None:
         self._turns = turns
         self._sequencer = sequencer
         self._chosen_ids = chosen_ids
         self._stored = stored
-        self._log_throttled = log_throttled
 
     def send(self, peer: Peer, request: SendRequest, body: bytes, deliver: Deliver, context: Any) -> None:
         """A plain message or a half message. Replies: Sent, Refused, Failed."""
@@ -106,37 +95,22 @@ class Sends:
         a success. ``failed`` is called instead with what a read of the message raises.
         """
 
+        command = SendBack(
+            peer.number, group, log_offset, delay_level, max_reconsume_times, origin_message_id, None
+        )  # fmt: skip
+
         def found(message: StoredMessage | None) -> None:
-            self._send_back(
-                peer, group, log_offset, delay_level, max_reconsume_times, origin_message_id, message, deliver, context
-            )
+            if message is not None and body_crc_of(message.body) != message.body_crc:
+                # A damaged message must not be written again: no start would accept the new record.
+                text = f"the body of the message at log offset {log_offset} is damaged: its CRC differs from the stored one"
+                peer.log_throttled(
+                    log, logging.ERROR, ("damaged", log_offset),
+                    "not handed back to group %s: %s (halfmq store verify)", group, text,
+                )  # fmt: skip
+                deliver(context, Failed(text))
+            else:
+                self._sequencer.submit(command._replace(message=message), deliver, context)
 
         steps = self._stored.visible(log_offset)
         if not self._turns.run(peer, _SEND_BACK_COST, steps, found, failed, in_order=True):
             deliver(context, Refused(Why.NOT_NOW, BUSY))
-
-    def _send_back(
-        self,
-        peer: Peer,
-        group: str,
-        log_offset: int,
-        delay_level: int,
-        max_reconsume_times: int,
-        origin_message_id: str,
-        message: StoredMessage | None,
-        deliver: Deliver,
-        context: Any,
-    ) -> None:
-        if message is not None and body_crc_of(message.body) != message.body_crc:
-            # A damaged message must not be written again: no start would accept the new record.
-            text = f"the body of the message at log offset {log_offset} is damaged: its CRC differs from the stored one"
-            self._log_throttled(
-                log, logging.ERROR, ("damaged", log_offset), peer,
-                "not handed back to group %s: %s (halfmq store verify)", group, text,
-            )  # fmt: skip
-            deliver(context, Failed(text))
-            return
-        command = SendBack(
-            peer.number, group, log_offset, delay_level, max_reconsume_times, origin_message_id, message
-        )  # fmt: skip
-        self._sequencer.submit(command, deliver, context)

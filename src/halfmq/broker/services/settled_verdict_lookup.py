@@ -9,13 +9,14 @@ Limits: ``FILES_MAX`` files, which the response states, and ``LOOKS_MAX`` search
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from halfmq.broker.offload import Offload
 from halfmq.broker.services.messages import settled_row
 from halfmq.core.commands import SettledRow
-from halfmq.core.view import View
+from halfmq.core.state import State
 from halfmq.errors import StoreDamaged
+from halfmq.store.store import Store
 from halfmq.store.transaction_table import SearchResult
 
 #: Maximum number of files that one search reads: 16,777,216 halves, 2 GiB; one to five seconds if they are not cached.
@@ -47,30 +48,10 @@ Look = Found | Missed | NotSearched
 _PAST_RETENTION: Final = Missed("its verdict is past retention: the log begins after it now")
 
 
-class SettledVerdictReads(Protocol):
-    """What this service needs from the store."""
-
-    def find_settled(self, group: str, tx_id: str) -> SearchResult:
-        """Candidates in the pages in memory; on the loop."""
-        ...
-
-    def search_settled(self, group: str, tx_id: str, files_max: int) -> SearchResult:
-        """Candidates in the newest ``files_max`` files; blocks, so call it on the maintenance thread."""
-        ...
-
-    def verdict_names(self, position: int) -> tuple[str, str]:
-        """(producer group, transaction id) of the verdict record at a log position.
-
-        Raises:
-            LookupError: there is no verdict. StoreDamaged: it cannot be read.
-        """
-        ...
-
-
 class SettledVerdictLookup:
     """Searches the transaction table, in steps, for a verdict that is no longer in memory."""
 
-    def __init__(self, view: View, store: SettledVerdictReads, offload: Offload) -> None:
+    def __init__(self, view: State, store: Store, offload: Offload) -> None:
         self._view = view
         self._store = store
         self._offload = offload

@@ -6,33 +6,21 @@ disk cannot read: refuse that one request, serve others.
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.queues import QueueReads
 from halfmq.broker.services.traffic import DayCount, Traffic
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.queues.offsets import Stored, query_offset
-from halfmq.core.view import ConsumersView, TopicView
+from halfmq.core.state import ConsumerSession, Topic
 from halfmq.errors import StoreDamaged
+from halfmq.store.store import Store
 
 #: Maximum number of queues in one response: they take about a tenth of a second, during which nothing else is served, and 1 MiB.
 QUEUES_MAX: Final = 8_000
 MINUTE_S: Final = 60
 HOUR_S: Final = 3_600
 DAY_S: Final = 86_400
-
-
-class StatsReads(QueueReads, Protocol):
-    """What this service needs from the store."""
-
-    def log_began_ms(self) -> int:
-        """When the first batch in the log was written, ms. Raises StoreDamaged: its segment cannot be read."""
-        ...
-
-    def free_bytes(self) -> int:
-        """Free space on the disk of the log."""
-        ...
 
 
 class TooManyQueues(Exception):
@@ -116,7 +104,7 @@ class BrokerStats(NamedTuple):
 class Stats:
     """Reads statistics for operators."""
 
-    def __init__(self, sequencer: Sequencer, store: StatsReads, traffic: Traffic, time: BrokerTime) -> None:
+    def __init__(self, sequencer: Sequencer, store: Store, traffic: Traffic, time: BrokerTime) -> None:
         self._sequencer = sequencer
         self._view = sequencer.view
         self._store = store
@@ -178,7 +166,7 @@ class Stats:
         """
         return self._view.offsets, self._view.session.offsets_refused
 
-    def _queue(self, group: str, topic: TopicView, queue_id: int) -> QueueProgress:
+    def _queue(self, group: str, topic: Topic, queue_id: int) -> QueueProgress:
         low, high = self._store.bounds(topic.topic_id, queue_id)
         known = query_offset(self._view, group, topic.name, queue_id)
         # Without a stored offset, and with one before the start of the queue, the lag is what the queue contains.
@@ -205,7 +193,7 @@ class Stats:
 
     # --- who is connected
 
-    def consumers(self, group: str) -> ConsumersView | None:
+    def consumers(self, group: str) -> ConsumerSession | None:
         """The consumer group's members and subscriptions; None: no member is connected."""
         session = self._view.session.consumers.get(group)
         return session if session is not None and session.members else None
@@ -242,7 +230,7 @@ class Stats:
             LastPeriods(*self._traffic.delivered_recently(group, name)) if name in self._view.topics_by_name else None
         )
 
-    def _written_recently(self, topic: TopicView, seconds: int) -> int:
+    def _written_recently(self, topic: Topic, seconds: int) -> int:
         """Counted by queue entries."""
         since_ms = self._time.now_ms() - seconds * 1_000
         count = 0

@@ -2,7 +2,7 @@
 
 Some topics exist for clients although nobody created them: ``TEMPLATE`` (if topics are created on first use: without its route the first
 send to a new topic fails, and a consumer never registers), ``<cluster>_REPLY_TOPIC`` (replies follow its route and are not stored), and
-``%RETRY%`` of an existing group, which is created on request.
+``%RETRY%`` of an existing group, which is created on request. Consumer groups are created on first use.
 
 Names and queues that a call returns may not be durable yet: the front door withholds them. Calls that change a topic or a group take
 ``peer``: the log records who it was.
@@ -11,11 +11,10 @@ Names and queues that a call returns may not be durable yet: the front door with
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from halfmq.broker.peers.peer import Peer
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.peer import Peer
-from halfmq.core.commands import Actor, Command, DeleteGroup, DeleteTopic, EnsureTopic, SetGroup, SetTopic
-from halfmq.core.decision import ConsumerGroupDeleted, Done, Refused, Reply
-from halfmq.core.engine import Failed
+from halfmq.core.commands import Actor, Command, DeleteGroup, DeleteTopic, EnsureGroup, EnsureTopic, SetGroup, SetTopic
+from halfmq.core.decision import ConsumerGroupDeleted, Done, Failed, Refused, Reply, Why
 from halfmq.core.state import RETRY_PREFIX
 from halfmq.model.ids import REPLY_TOPIC_SUFFIX
 
@@ -36,6 +35,9 @@ class TopicQueues(NamedTuple):
 
 
 Answer = Callable[[Done | Refused | Failed], None]
+#: Called with None when the group exists, else with the reason why not.
+Then = Callable[[Refused | Failed | None], None]
+_DONE: Final = Done()
 
 
 class Topics:
@@ -109,12 +111,37 @@ class Topics:
         self._submit(DeleteGroup(name, with_offsets, _by(peer)), answer)
 
     def _submit(self, command: Command, answer: Callable[[Any], None]) -> None:
-        self._sequencer.submit(command, _deliver, answer)
+        self._sequencer.submit(command, deliver, answer)
+
+
+class GroupsOnUse:
+    """Creates a consumer group on first use."""
+
+    def __init__(self, sequencer: Sequencer) -> None:
+        self._sequencer = sequencer
+
+    def ensure(self, group: str, then: Then) -> None:
+        """Call ``then`` once ``group`` durably exists, at once if it does."""
+        if group in self._sequencer.view.groups:
+            self._sequencer.after_durable(lambda _, __: then(None), None, _DONE)
+        else:
+            self._sequencer.submit(EnsureGroup(group), self._ensured, (group, then))
+
+    def _ensured(self, context: tuple[str, Then], reply: Reply | Failed) -> None:
+        group, then = context
+        if isinstance(reply, Done) and group in self._sequencer.view.groups:
+            then(None)
+        elif isinstance(reply, Done):
+            then(Refused(Why.GROUP_NOT_EXIST, f"consumer group {group} does not exist"))
+        else:
+            assert isinstance(reply, Refused | Failed), reply
+            then(reply)
 
 
 def _by(peer: Peer) -> Actor:
     return Actor(peer=peer.address)
 
 
-def _deliver(answer: Callable[[Any], None], reply: Reply | Failed) -> None:
+def deliver(answer: Callable[[Any], None], reply: Reply | Failed) -> None:
+    """For ``submit`` and the like, whose context is what responds."""
     answer(reply)

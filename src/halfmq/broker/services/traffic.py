@@ -1,8 +1,8 @@
 """Traffic since the broker's start: statistics for administrators, which no decision uses.
 
-Messages that became visible are counted with their queue entries, messages delivered to consumers by the pulls; both counters only increase.
-Sampling them every five seconds gives the rates. Messages delivered to each group are counted in spans of ten seconds, minutes and
-hours, so that a group without traffic costs nothing.
+Messages that became visible are counted with their queue entries, messages delivered to consumers by the pulls; both counters only
+increase. Sampling them every five seconds gives the rates. Messages delivered to each group are counted in spans of ten seconds, minutes
+and hours, so that a group without traffic costs nothing.
 
 A restart begins at zero, as in RocketMQ. Rates of a topic's new messages are not here: its queue entries have times.
 """

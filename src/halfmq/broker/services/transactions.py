@@ -14,16 +14,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from halfmq import limits
+from halfmq.broker.peers.peer import Peer
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.actors import actor
 from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.pages import LISTED_MAX
-from halfmq.broker.services.peer import Peer, ThrottledLog
 from halfmq.broker.services.settled_verdict_lookup import Found, Look, Missed, NotSearched, SettledVerdictLookup
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import CheckNow, CheckParked, Compare, RequestedVerdict, ResolveTransaction
-from halfmq.core.decision import Asked, ParkedChecked, Refused, Reply, Settled, Why
-from halfmq.core.engine import Failed
+from halfmq.core.decision import Asked, Failed, ParkedChecked, Refused, Reply, Settled, Why
+from halfmq.core.state import ProducerGroup
 from halfmq.core.transaction.comparisons import is_comparable
 from halfmq.core.transaction.listing import (
     UNDECIDED,
@@ -37,7 +37,6 @@ from halfmq.core.transaction.listing import (
 )
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.transaction.story import check_is_open, story
-from halfmq.core.view import ProducerGroupView
 from halfmq.errors import StoreDamaged
 from halfmq.model.message_facts import HalfNotes, notes_in
 from halfmq.model.pending import PendingTransaction
@@ -103,11 +102,11 @@ class Transactions:
         *,
         operator_of: Callable[[int], OperatorActed | None],
         properties_at: Callable[[int], bytes],
-        log_throttled: ThrottledLog,
         flush: Callable[[], None],
     ) -> None:
-        """``operator_of``: the operator behind the verdict at a log position (``CommitLog.operator_of``). ``properties_at``: those of
-        the message at a log position (``CommitLog.properties_at``). ``flush``: called after responses that belong to no request and no turn of the sequencer, so that they are sent.
+        """``operator_of``: the operator behind the verdict at a log position (``CommitLog.operator_of``). ``properties_at``: those of the
+        message at a log position (``CommitLog.properties_at``). ``flush``: called after responses that belong to no request and no turn of
+        the sequencer, so that they are sent.
         """
         self._sequencer = sequencer
         self._time = time
@@ -115,7 +114,6 @@ class Transactions:
         self._scan = scan
         self._operator_of = operator_of
         self._properties_at = properties_at
-        self._log_throttled = log_throttled
         self._flush = flush
 
     # --- to read: a front door holds these answers with ``Sequencer.after_durable``
@@ -166,11 +164,11 @@ class Transactions:
 
         def of(group: str) -> None:
             if transaction_state(self._sequencer.view, group, tx_id) == UNKNOWN:
-                self._settled_verdict_lookup.look(group, tx_id, lambda look: told(group, look))
+                self._settled_verdict_lookup.look(group, tx_id, lambda look: found(group, look))
             else:
-                told(group, None)
+                found(group, None)
 
-        def told(group: str, look: Look | None) -> None:
+        def found(group: str, look: Look | None) -> None:
             answer(self._story(group, tx_id, look))
             self._flush()
 
@@ -178,10 +176,10 @@ class Transactions:
 
     def _story(self, group: str, tx_id: str, look: Look | None) -> Story | Refused:
         view, now_ms = self._sequencer.view, self._time.now_ms()
-        stands = transaction_state(view, group, tx_id)
-        if isinstance(look, NotSearched) and stands == UNKNOWN:
+        state = transaction_state(view, group, tx_id)
+        if isinstance(look, NotSearched) and state == UNKNOWN:
             return Refused(Why.NOT_NOW, look.text)
-        if isinstance(look, Found) and stands == UNKNOWN:
+        if isinstance(look, Found) and state == UNKNOWN:
             acted = self._acted(look.row.verdict_position)
             sentences = story(view, look.group, tx_id, now_ms, row=look.row, acted=acted)
             return Story(look.group, standing_state(look.row.committed).value, sentences)
@@ -190,7 +188,7 @@ class Transactions:
         sentences = story(
             view, group, tx_id, now_ms, looked=looked, acted=self._recently_acted(group, tx_id), notes=notes
         )
-        return Story(group, stands, sentences, check_is_open(view, group, tx_id, now_ms))
+        return Story(group, state, sentences, check_is_open(view, group, tx_id, now_ms))
 
     def _recently_acted(self, group: str, tx_id: str) -> OperatorActed | None:
         """The operator of a recent verdict."""
@@ -208,8 +206,8 @@ class Transactions:
     def undecided_of(
         self, peer: Peer, ids: Collection[str], group: str, answer: Callable[[list[str] | Refused], None]
     ) -> None:
-        """Those of ``ids`` whose markers must be kept, in the group, or in any if it is empty: they are undecided, or their verdict is still
-        to be compared with the marker.
+        """Those of ``ids`` whose markers must be kept, in the group, or in any if it is empty: they are undecided, or their verdict is
+        still to be compared with the marker.
 
         Refusals: NOT_NOW: too many requests search all groups; try again.
         """
@@ -222,7 +220,7 @@ class Transactions:
         wanted, anywhere = frozenset(ids), self._awaited(ids, "")
         kept = _REQUEST_COST + _ID_COST * len(ids)
 
-        def look(one: ProducerGroupView) -> int:
+        def look(one: ProducerGroup) -> int:
             anywhere.update(undecided_among(one, wanted))
             return min(len(one.undecided), len(wanted))
 
@@ -283,10 +281,10 @@ class Transactions:
         who = f"operator {command.operator} from {peer.address}"
         what = f"{command.wanted.name} of transaction {command.tx_id} of group {command.group}"
         if not isinstance(reply, Settled):
-            self._log_throttled(log, logging.INFO, "verdict", peer, "%s: %s was refused: %s", who, what, reply.text)
+            peer.log_throttled(log, logging.INFO, "verdict", "%s: %s was refused: %s", who, what, reply.text)
         elif reply.repeated:
             text = "%s: %s, decided earlier at position %d"
-            self._log_throttled(log, logging.INFO, "repeated", peer, text, who, what, reply.position)
+            peer.log_throttled(log, logging.INFO, "repeated", text, who, what, reply.position)
         else:
             text = "%s decided: %s at position %d, reason: %s"
             log.warning(text, who, what, reply.position, reason or "none given")
@@ -377,7 +375,7 @@ class Transactions:
             return
         found: list[str] = []
 
-        def look(one: ProducerGroupView) -> int:
+        def look(one: ProducerGroup) -> int:
             if has(one, tx_id):
                 found.append(one.name)
             return 0

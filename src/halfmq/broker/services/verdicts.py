@@ -1,29 +1,21 @@
 """Verdicts of producers: commit, roll back, or unknown. For operators see ``services.transactions``."""
 
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.structs import replace
 
 from halfmq.broker.sequencer import Deliver, Sequencer
+from halfmq.broker.services.messages import StoredMessages
 from halfmq.core.commands import EndTransaction, RequestedVerdict, SettledRow
-from halfmq.core.decision import Refused, Reply, Why
-from halfmq.core.engine import Failed
+from halfmq.core.decision import Failed, Refused, Reply, Why
 from halfmq.model.coordinator import Coordinator
 from halfmq.model.records import DecidedBy
-
-
-class SettledRows(Protocol):
-    """What this service needs from the transaction table."""
-
-    def settled_row(self, half_index: int) -> SettledRow | None:
-        """The row of a settled half; None: there is none, or it is undecided."""
-        ...
 
 
 class Verdicts:
     """Passes verdicts of producers to the core."""
 
-    def __init__(self, sequencer: Sequencer, rows: SettledRows) -> None:
+    def __init__(self, sequencer: Sequencer, rows: StoredMessages) -> None:
         self._sequencer = sequencer
         self._view = sequencer.view
         self._rows = rows
@@ -62,8 +54,8 @@ class Verdicts:
     def _ended(self, asked: tuple[EndTransaction, Deliver, Any], reply: Reply | Failed) -> None:
         """Repeat the command with the row of the transaction table if the decision did not know the transaction.
 
-        A verdict may leave memory between the check in ``end`` and the decision, when the window moves by time or by number. Its row exists by
-        now, since rows are written before replies are released.
+        A verdict may leave memory between the check in ``end`` and the decision, when the window moves by time or by number. Its row exists
+        by now, since rows are written before replies are released.
         """
         command, deliver, context = asked
         if isinstance(reply, Refused) and reply.why is Why.NOT_FOUND:

@@ -5,18 +5,21 @@ that the offsets of a queue are in the order of visibility. Like a commit, a rel
 segment and copies older messages forward first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
+from typing import Any, TypeVar
 
 from halfmq import limits
 from halfmq.core.commands import RELEASES_MAX
+from halfmq.core.copies import copy_delayed
 from halfmq.core.decision import Effect, Refused, Why
 from halfmq.core.events import DelayedPostponed
-from halfmq.core.heaps import in_order
 from halfmq.core.state import Delayed, State
 from halfmq.model.message_facts import INVALID_DELAY
 from halfmq.model.placement import segment_start
-from halfmq.model.records import REF_BYTES, CopiedDelayed, Record, Ref, Released, copied_delayed_size, released_size
+from halfmq.model.records import REF_BYTES, Record, Ref, Released, copied_delayed_size, released_size
+
+T = TypeVar("T", bound=tuple[Any, ...])
 
 
 def due_at(delay: int, now_ms: int) -> int:
@@ -72,9 +75,9 @@ def delays_refusal(state: State, delays: Sequence[int], now_ms: int) -> Refused 
     return refused
 
 
-def next_due_ms(state: State) -> int | None:
+def next_due_ms(view: State) -> int | None:
     """When the next delayed message is due; None if there is none."""
-    return state.derived.delayed_heap[0][0] if state.derived.delayed_heap else None
+    return view.derived.delayed_heap[0][0] if view.derived.delayed_heap else None
 
 
 def note_postponed(state: State, event: DelayedPostponed) -> None:
@@ -96,12 +99,15 @@ def note_postponed(state: State, event: DelayedPostponed) -> None:
         heappop(heap)
 
 
-def copy_delayed(delayed: Delayed, offset: int) -> CopiedDelayed:
-    """The record that copies a delayed message to ``offset``."""
-    return CopiedDelayed(
-        offset, copied_delayed_size(delayed.message_bytes), delayed.offset, delayed.first_offset, delayed.half_index,
-        delayed.topic_id, delayed.queue_id, delayed.message_bytes, delayed.due_ms, delayed.tag_hash, delayed.key_hash,
-    )  # fmt: skip
+def in_order(heap: list[T]) -> Iterator[T]:
+    """The entries of a heap of ``heapq`` in ascending order. It does not change; the first n entries take O(n log n)."""
+    ahead = [(heap[0], 0)] if heap else []
+    while ahead:
+        entry, at = heappop(ahead)
+        yield entry
+        for child in (2 * at + 1, 2 * at + 2):
+            if child < len(heap):
+                heappush(ahead, (heap[child], child))
 
 
 def _take_due(state: State, bytes_max: int, now_ms: int, messages_max: int) -> tuple[list[Delayed], bool]:

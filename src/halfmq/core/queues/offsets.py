@@ -21,12 +21,11 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from halfmq.core.audit import signed
-from halfmq.core.base_space import has_space_for_offset, no_space
+from halfmq.core.base_bytes import has_space_for_offset, no_space
 from halfmq.core.commands import CommitOffset, NoteTime
-from halfmq.core.decision import DONE, NOTHING, Decision, Done, OffsetNotStored, Refused, Why
+from halfmq.core.decision import DONE, NOTHING, Decision, Done, OffsetNotStored, Why, refuse
 from halfmq.core.events import OffsetLogged, OffsetRefused, OffsetReported, OffsetsDrained, TopicRemoved
 from halfmq.core.state import State, drop_stale_offsets, next_offset
-from halfmq.core.view import View
 from halfmq.model.records import OffsetsCommitted, OperatorAction, payload_of, payload_record_size
 
 #: Minimum interval between two records with offsets of a group, ms.
@@ -50,7 +49,7 @@ class PossiblyUnlogged(NamedTuple):
     """No offset is stored, but one may have been refused: the group must not begin after the first message."""
 
 
-def query_offset(view: View, group: str, topic: str, queue_id: int) -> Stored | NotStored | PossiblyUnlogged:
+def query_offset(view: State, group: str, topic: str, queue_id: int) -> Stored | NotStored | PossiblyUnlogged:
     """The group's offset in the queue: the newest that it reported, logged or not."""
     found = view.topics_by_name.get(topic)
     if found is None:
@@ -73,13 +72,11 @@ def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> De
     """
     topic = state.topics_by_name.get(command.topic)
     if topic is None:
-        return Decision(NOTHING, Refused(Why.TOPIC_NOT_EXIST, f"topic {command.topic!r} does not exist"))
+        return refuse(Why.TOPIC_NOT_EXIST, f"topic {command.topic!r} does not exist")
     if command.group not in state.groups:
-        return Decision(NOTHING, Refused(Why.GROUP_NOT_EXIST, f"consumer group {command.group!r} does not exist"))
+        return refuse(Why.GROUP_NOT_EXIST, f"consumer group {command.group!r} does not exist")
     if command.offset < 0 or not 0 <= command.queue_id < len(topic.ends):
-        return Decision(
-            NOTHING, Refused(Why.INVALID_PARAMETER, f"offset {command.offset} of queue {command.queue_id} cannot be")
-        )
+        return refuse(Why.INVALID_PARAMETER, f"offset {command.offset} of queue {command.queue_id} cannot be")
     key = (topic.topic_id, command.queue_id)
     fresh = state.session.fresh_offsets.get(command.group, {})
     logged = state.offsets.get(command.group, {}).get(key)
@@ -107,11 +104,11 @@ def _refuse(state: State, command: CommitOffset, key: tuple[int, int]) -> Decisi
     return Decision(NOTHING, no_space(state, what), (effect,), (refused,))
 
 
-def next_log_ms(state: State) -> int | None:
+def next_log_ms(view: State) -> int | None:
     """When a tick has offsets to log; 0: at once. None: not until something else happens."""
-    if state.session.offsets_to_log:
+    if view.session.offsets_to_log:
         return 0
-    return state.session.offsets_due_heap[0][0] if state.session.offsets_due_heap else None
+    return view.session.offsets_due_heap[0][0] if view.session.offsets_due_heap else None
 
 
 # --- events

@@ -23,7 +23,7 @@ from halfmq.core.state import ConsumerSession, QueueLock, State, holders_bytes, 
 
 Queue = tuple[str, int]
 
-#: Fraction of a segment. A base may use half of a segment; ``base_space`` assigns seven sixteenths.
+#: Fraction of a segment. A base may use half of a segment; ``model.settings`` assigns seven sixteenths.
 _HOLDERS_SHARE: Final = 32
 
 
@@ -111,13 +111,6 @@ def _decided(
     if after == before:
         return Decision(NOTHING, reply, (), (event,))
     return Decision((group_set(next_offset(state), settings, after),), reply, (), (event,))
-
-
-def is_renewal(state: State, command: LockQueues) -> bool:
-    """Whether the client already holds all these queues, so that nothing is logged."""
-    held = state.holders.get(command.group, {})
-    keys = [_key(state, queue) for queue in command.queues]
-    return all(key is not None and held.get(key) == command.client_id for key in keys)
 
 
 def holders_bytes_max(state: State) -> int:

@@ -9,7 +9,7 @@ from typing import Final
 
 from halfmq import limits
 from halfmq.core.commands import SendBack
-from halfmq.core.decision import NOTHING, Decision, Done, Refused, Why
+from halfmq.core.decision import NOTHING, Decision, Done, Refused, Why, refuse
 from halfmq.core.queues.send import chosen, dead_letter_topic, next_queue, retry_topic, store_message
 from halfmq.core.state import State, next_offset
 from halfmq.model.ids import offset_message_id
@@ -49,12 +49,12 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
     """
     group = state.groups.get(command.group)
     if group is None:
-        return Decision(NOTHING, Refused(Why.GROUP_NOT_EXIST, f"consumer group {command.group!r} does not exist"))
+        return refuse(Why.GROUP_NOT_EXIST, f"consumer group {command.group!r} does not exist")
     if group.retry_queues <= 0:
         return Decision(NOTHING, Done())
     message = command.message
     if message is None:
-        return Decision(NOTHING, Refused(Why.NOT_FOUND, f"no message at log offset {command.offset}"))
+        return refuse(Why.NOT_FOUND, f"no message at log offset {command.offset}")
     times_max = command.max_reconsume_times if command.max_reconsume_times >= 0 else group.retry_max_times
     dead = message.reconsume_times >= times_max or command.delay_level < 0
     offset = next_offset(state)

@@ -3,21 +3,20 @@
 A copy that a client sends because its send-back failed (``reconsume_times`` > 0, or a ``%RETRY%`` topic) is a plain message.
 """
 
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec.structs import replace
 
 from halfmq import limits
-from halfmq.core.commands import BatchEntry, SendBatch, SendHalf, SendMessage
-from halfmq.core.decision import NOTHING, Decision, DecisionTuple, Refused, Sent, SentBatch, Why
+from halfmq.core.commands import SendBatch, SendHalf, SendMessage
+from halfmq.core.decision import NOTHING, Decision, DecisionTuple, Refused, Sent, SentBatch, Why, refuse
 from halfmq.core.events import QueueChosen
 from halfmq.core.queues.deduplication import sent_before
 from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, Destination, RecentMessage, State, Topic
 from halfmq.core.topics import PERMISSION_WRITE, NewTopic, first_use, make_topic
-from halfmq.core.transaction.machine import DISK_FULL, STORED_BITS, body_too_large, prepare, too_many_properties
-from halfmq.model.ids import hash64, offset_message_id
-from halfmq.model.properties import CLUSTER, MSG_REGION, TRACE_ON, UNIQ_KEY, append, without
+from halfmq.core.transaction.machine import DISK_FULL, STORED_BITS, body_too_large, named, prepare, too_many_properties
+from halfmq.model.properties import CLUSTER, MSG_REGION, TRACE_ON, append, without
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
     DELAYED_MESSAGE_AT,
@@ -65,7 +64,7 @@ def decide_send_half(state: State, command: SendHalf, now_ms: int) -> DecisionTu
     if queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
         # Any queue will do: ``prepare`` looks for an earlier half before it uses the queue.
         decision = prepare(state, command, (topic, 0, NOTHING, offset), now_ms)
-        records, reply, _, _ = decision
+        records, reply, *_ = decision
         settled = isinstance(reply, Refused) and reply.why in (Why.ALREADY_SETTLED, Why.SEARCH_AGAIN)
         stands = settled or (isinstance(reply, Sent) and not records)
         return decision if stands else Decision(NOTHING, _not_writable(topic, queue_id))
@@ -96,8 +95,10 @@ def next_queue(topic: Topic) -> int:
 
 def chosen(topic: Topic, decided: DecisionTuple) -> Decision:
     """The decision, with an event that it used the topic's ``next_queue``."""
-    records, reply, effects, events = decided
-    return Decision(records, reply, effects, (*events, QueueChosen(topic.topic_id)) if records else events)
+    records, reply, effects, events, begins_segment = decided
+    if records:
+        events = (*events, QueueChosen(topic.topic_id))
+    return Decision(records, reply, effects, events, begins_segment)
 
 
 def _not_writable(topic: Topic, queue_id: int) -> Refused:
@@ -136,20 +137,6 @@ def draft_of(command: SendMessage, place: Destination) -> StoredMessage:
         (place[0].name, place[1], 0, command.flag, command.sys_flag, command.born_time_ms, command.born_host, 0, b"",
          command.reconsume_times, 0, body, body_crc_of(body), command.properties),
     )  # fmt: skip
-
-
-_Named = TypeVar("_Named", SendMessage, BatchEntry)
-
-
-def named(state: State, message: _Named, offset: int) -> _Named:
-    """Assign a unique id, derived from the log offset, to a message without one."""
-    unique_id = offset_message_id(state.settings.store_host, offset)
-    return replace(
-        message,
-        unique_id=unique_id,
-        key_hash=hash64(unique_id.encode()),
-        properties=append(message.properties, f"{UNIQ_KEY}\x01{unique_id}\x02".encode()),
-    )
 
 
 def store_message(
@@ -230,7 +217,7 @@ def _send_copy(state: State, command: SendMessage, place: Destination, now_ms: i
         group_name = topic.name[len(RETRY_PREFIX) :]
         group = state.groups.get(group_name)
         if group is None:
-            return Decision(NOTHING, Refused(Why.GROUP_NOT_EXIST, f"consumer group {group_name!r} does not exist"))
+            return refuse(Why.GROUP_NOT_EXIST, f"consumer group {group_name!r} does not exist")
         times_max = command.max_reconsume_times if command.max_reconsume_times >= 0 else group.retry_max_times
         if command.reconsume_times > times_max or _consumes_in_order(state, group_name, now_ms):
             found = dead_letter_topic(state, group_name, offset, ahead=len(made))
@@ -293,7 +280,7 @@ def decide_send_batch(state: State, command: SendBatch, now_ms: int) -> Decision
     A repeated batch gets the reply to the first one. Refusals as for a single message, and on a retry topic.
     """
     if not command.entries:
-        return Decision(NOTHING, Refused(Why.MESSAGE_ILLEGAL, "an empty batch"))
+        return refuse(Why.MESSAGE_ILLEGAL, "an empty batch")
     place = _place(state, command)
     if isinstance(place, Refused):
         return Decision(NOTHING, place)

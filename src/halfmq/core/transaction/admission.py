@@ -14,7 +14,6 @@ from typing import Final
 from halfmq import limits
 from halfmq.core.decision import Refused, Why
 from halfmq.core.state import ProducerGroup, State, Undecided
-from halfmq.core.view import View
 from halfmq.model.records import COPIED_HALF_MESSAGE_AT, REF_BYTES
 from halfmq.model.settings import BrokerSettings
 
@@ -35,12 +34,17 @@ def refuse_half(
     if known is not None:
         commit_bytes += sum([HALF_FRAME_BYTES + half.message_bytes for half in known.halves])
     if commit_bytes > state.record_bytes_max:
-        return Refused(
-            Why.MESSAGE_ILLEGAL,
-            f"the transaction would take {commit_bytes} bytes; one may take {state.record_bytes_max} "
-            f"(64 MiB, and half a segment of {state.settings.segment_bytes})",
-        )
+        return too_large(state, commit_bytes)
     return refuse_bytes(state, group, known, message_bytes)
+
+
+def too_large(state: State, commit_bytes: int) -> Refused:
+    """The refusal of a message whose transaction would take ``commit_bytes`` in the log."""
+    text = (
+        f"the transaction would take {commit_bytes} bytes; one may take {state.record_bytes_max} "
+        f"(64 MiB, and half a segment of {state.settings.segment_bytes})"
+    )
+    return Refused(Why.MESSAGE_ILLEGAL, text)
 
 
 def refuse_bytes(
@@ -147,7 +151,7 @@ def _refuse_first(state: State, message_bytes: int) -> Refused | None:
     )
 
 
-def groups_refusal(view: View, connection: int, producers: Iterable[str], consumers: Iterable[str] = ()) -> str | None:
+def groups_refusal(view: State, connection: int, producers: Iterable[str], consumers: Iterable[str] = ()) -> str | None:
     """Why ``connection`` may not join these producer and consumer groups in addition to its own; None if it may."""
     session = view.session
     produces = {*session.produces.get(connection, ()), *producers}
@@ -157,13 +161,19 @@ def groups_refusal(view: View, connection: int, producers: Iterable[str], consum
     return f"a connection may be in {limits.GROUPS_PER_CONNECTION_MAX} groups at most"
 
 
-def producer_groups_refusal(view: View, connection: int, names: Iterable[str]) -> str | None:
+def producer_groups_refusal(view: State, connection: int, names: Iterable[str]) -> str | None:
     """Why the unknown groups among those that ``connection`` names may not be added; None if they may."""
     named = set(names)
     new = sum([name not in view.producer_groups for name in named])
-    most = view.settings.undecided_groups_max + limits.PRODUCER_GROUPS_FREE
-    if not new or len(view.producer_groups) + new <= most:
+    its_own = view.session.produces.get(connection, ())
+    if not new or len(named.union(its_own)) <= limits.PRODUCER_GROUPS_PER_CONNECTION_EXEMPT:
         return None
-    if len(named.union(view.session.produces.get(connection, ()))) <= limits.PRODUCER_GROUPS_PER_CONNECTION_EXEMPT:
+    return too_many_groups(view, new)
+
+
+def too_many_groups(view: State, new: int) -> str | None:
+    """Why ``new`` more producer groups may not be added; None if they may."""
+    most = view.settings.undecided_groups_max + limits.PRODUCER_GROUPS_FREE
+    if len(view.producer_groups) + new <= most:
         return None
     return f"{len(view.producer_groups)} producer groups are known, and {most} may be (--undecided-groups-max)"

@@ -5,40 +5,33 @@
     FindDecision  ->  nothing: whether a batch is decided
     EndTransaction COMMIT of a transaction of half batches  ->  Decided, without a digest
 
-The first decision on a batch wins, whatever asks again: the same digest gets the same reply, another one is refused. So the
+The first decision on a batch wins: the same digest again gets the same reply, another one is refused. So the
 application may call it any number of times. Every batch before the last decided one counts as decided, too; the digests of the newest
 are known, so that a repeated decision can be told from a contradiction.
 
-Which query a batch belongs to: ``queries``. A new run of a query (its first half batch or decision) supersedes the others: their undecided transactions are rolled back, since a
-run decides only what it has prepared, and what they still send is refused. That rollback is safe: the batch is prepared again.
+Which query a batch belongs to: ``queries``. A new run of a query (its first half batch or decision) supersedes the others: their undecided
+transactions are rolled back, since a run decides only what it has prepared, and what they still send is refused. That rollback is safe: the
+batch is prepared again.
 
-Half batches in earlier segments are copied forward before a decision, in steps (``core.steps``): they may be hundreds of megabytes. A
-batch that takes more than half a segment is not copied; retention removes its segments together (``core.ties``), and the next batch of a
+Half batches in earlier segments are copied forward before a decision, in steps (``core.steps``): they may be hundreds of megabytes. A batch
+that takes more than half a segment is not copied; retention removes its segments together (``core.retention``), and the next batch of a
 query begins a new segment, so that ties do not chain. Nor is one whose copies are in an earlier segment already, because other writes
 filled the segment meanwhile: two such decisions would drive each other on for ever.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from halfmq import limits
 from halfmq.core.commands import DecideBatch, FindDecision, PrepareBatch, Winner
-from halfmq.core.decision import (
-    NOTHING,
-    BatchDecided,
-    Decision,
-    DecisionFound,
-    Done,
-    Refused,
-    Sent,
-    Why,
-)
+from halfmq.core.copies import copy_half, step_bytes
+from halfmq.core.decision import NOTHING, BatchDecided, Decision, DecisionFound, Done, Refused, Sent, Why, refuse
 from halfmq.core.events import CheckCancelled
 from halfmq.core.queues.delay import delays_refusal
-from halfmq.core.state import Half, ProducerGroup, Query, State, Topic, Undecided, next_offset, place_of
+from halfmq.core.state import ProducerGroup, Query, State, Topic, Undecided, next_offset, place_of
 from halfmq.core.topics import PERMISSION_WRITE, first_use
-from halfmq.core.transaction.admission import refuse_bytes
-from halfmq.core.transaction.batch_verdict import copy_half_batch, decided_record
+from halfmq.core.transaction.admission import refuse_bytes, too_large
+from halfmq.core.transaction.batch_verdict import decided_record
 from halfmq.core.transaction.machine import (
     DISK_FULL,
     already_settled,
@@ -48,22 +41,13 @@ from halfmq.core.transaction.machine import (
     still_undecided,
 )
 from halfmq.core.transaction.queries import query_of, refuse_owner
-from halfmq.core.transaction.query_limits import FORGOTTEN_BYTES_MAX, make_space_for_decision, refuse_new_query
-from halfmq.model.half_batch import delayed_entries_of, delays_in
+from halfmq.core.transaction.query_limits import make_space_for_decision, refuse_new_query
+from halfmq.model.half_batch import delays_in
 from halfmq.model.placement import segment_start
 from halfmq.model.query_batch import BATCH_MAX, QueryBatch, of_tx_id
-from halfmq.model.records import (
-    DecidedBy,
-    HalfBatch,
-    Record,
-    decided_size,
-    half_batch_size,
-    rolled_back_size,
-)
+from halfmq.model.records import DecidedBy, Half, HalfBatch, Record, decided_size, half_batch_size
 
 DIGEST_BYTES: Final = 16
-#: Bytes that one step copies in addition to its first half batch, so that a step is short.
-COPY_BYTES_MAX: Final = 4 << 20
 #: Winners that a refusal names.
 _MISSING_NAMED_MAX: Final = 10
 #: After the index of any half.
@@ -102,9 +86,10 @@ def decide_prepare_batch(state: State, command: PrepareBatch, now_ms: int) -> De
         topic, made = found
         records.append(made)
         offset += made.size
-    delayed_entries = delayed_entries_of(command.payload, command.messages) if command.delayed else b""
-    refused = _refuse_batch(state, group, known, topic, command) or delays_refusal(
-        state, delays_in(delayed_entries), now_ms
+    facts = command.facts
+    size = half_batch_size(command.group, command.tx_id, facts, len(command.payload))
+    refused = _refuse_batch(state, group, known, topic, command, size) or delays_refusal(
+        state, delays_in(facts.delayed_entries), now_ms
     )
     if refused is not None:
         return Decision(NOTHING, refused)
@@ -115,25 +100,20 @@ def decide_prepare_batch(state: State, command: PrepareBatch, now_ms: int) -> De
             records.append(rolled_back)
             events += check_cancelled(state.producer_groups[other.group], other.tx_id)
             offset += rolled_back.size
-    size = _record_bytes(command)
     record = HalfBatch(
-        offset, size, topic.topic_id, command.queue_id, state.next_half_index, command.group, command.tx_id,
-        command.attempt, command.index, command.count, command.messages, command.checksum, command.entries_checksum,
-        command.grace_ms, command.has_keys, command.payload, delayed_entries,
-        *_of_query(batch),
+        offset, size, topic.topic_id, command.queue_id, state.next_half_index, command.group, command.tx_id, facts,
+        command.index, command.count, command.grace_ms, command.payload,
     )  # fmt: skip
     records.append(record)
     reply = Sent(record.offset, command.queue_id, record.half_index, "")
-    return Decision(tuple(records), reply, (), tuple(events))
+    return Decision(tuple(records), reply, (), tuple(events), _begins_segment(state, command))
 
 
-def _of_query(batch: QueryBatch | None) -> tuple[str, str]:
-    return ("", "") if batch is None else (batch.topic, batch.stream)
-
-
-def _record_bytes(command: PrepareBatch) -> int:
-    names = _of_query(command.batch)
-    return half_batch_size(command.group, command.tx_id, command.attempt, len(command.payload), *names)
+def _begins_segment(state: State, command: PrepareBatch) -> bool:
+    """Whether it is the first half batch of an attempt, in a segment that a decision ties to earlier ones: ties must not chain."""
+    if not command.facts.attempt or command.index or not state.ties:
+        return False
+    return next(reversed(state.ties)) >= segment_start(next_offset(state), state.settings.segment_bytes)
 
 
 def _prepared_before(
@@ -157,7 +137,9 @@ def _prepared_before(
         refused = settled_earlier(state, command)
         if refused is not None:
             return refused
-    halves = _of_attempt(known.halves, command.attempt) if known is not None else ()
+    facts = command.facts
+    attempt = facts.attempt
+    halves = _of_attempt(known.halves, attempt) if known is not None else ()
     if command.index > len(halves):
         return Refused(
             Why.INVALID_PARAMETER,
@@ -166,26 +148,26 @@ def _prepared_before(
         )
     if known is None:
         return None
-    at = place_of(halves, command.attempt, command.index)
+    at = place_of(halves, attempt, command.index)
     for half in halves[at : at + 1]:
         if half.index == command.index:
-            facts = half.batch
-            same = facts is not None and (facts.messages, facts.checksum) == (command.messages, command.checksum)
+            stored = half.batch
+            same = stored is not None and (stored.messages, stored.checksum) == (facts.messages, facts.checksum)
             if same and state.topics_by_id[half.topic_id].name == command.topic and half.queue_id == command.queue_id:
                 return Sent(half.first_offset, half.queue_id, half.half_index, "")
             return _does_not_fit(
                 command,
-                f"attempt {command.attempt} has another half batch at index {command.index}" if command.attempt else "",
+                f"attempt {attempt} has another half batch at index {command.index}" if attempt else "",
             )
     last = known.halves[-1]
-    if last.batch is None or bool(last.attempt) != bool(command.attempt):
+    if last.batch is None or bool(last.attempt) != bool(attempt):
         return _does_not_fit(
             command,
             "it was begun in another way: it has only single halves, or only half batches, and attempts only if it is a batch of "
             "a query",
         )
     said = max(command.count, known.count)
-    if not command.attempt and said:
+    if not attempt and said:
         fits = command.index < said and len(known.halves) <= said
         if not fits or (command.count and known.count and command.count != known.count):
             return _does_not_fit(
@@ -197,7 +179,7 @@ def _prepared_before(
 
 def _does_not_fit(command: PrepareBatch, detail: str) -> Refused:
     """The id of an application's transaction may be in use by another of its runs; that of a batch of a query is made for each attempt."""
-    if command.attempt:
+    if command.facts.attempt:
         return Refused(Why.INVALID_PARAMETER, f"transaction {command.tx_id!r}: {detail}")
     return still_undecided(command.tx_id, detail)
 
@@ -207,7 +189,7 @@ def _of_attempt(halves: tuple[Half, ...], attempt: str) -> tuple[Half, ...]:
 
 
 def _refuse_batch(
-    state: State, group: ProducerGroup | None, known: Undecided | None, topic: Topic, command: PrepareBatch
+    state: State, group: ProducerGroup | None, known: Undecided | None, topic: Topic, command: PrepareBatch, size: int
 ) -> Refused | None:
     """Why a new half batch is not stored; None if it is."""
     if not topic.permission & PERMISSION_WRITE or topic.exempt:
@@ -217,7 +199,6 @@ def _refuse_batch(
             Why.INVALID_PARAMETER,
             f"topic {topic.name!r} has write queues 0 to {topic.write_queues - 1}, not {command.queue_id}",
         )
-    size = _record_bytes(command)
     if size + 1_024 > state.record_bytes_max:
         return Refused(
             Why.MESSAGE_ILLEGAL,
@@ -226,7 +207,13 @@ def _refuse_batch(
         )
     halves = len(known.halves) if known is not None else 0
     verdict_bytes = decided_size(
-        command.group, command.tx_id, bytes(DIGEST_BYTES), halves + 1, 0, *_of_query(command.batch)
+        command.group,
+        command.tx_id,
+        bytes(DIGEST_BYTES),
+        halves + 1,
+        0,
+        command.facts.query_topic,
+        command.facts.stream,
     )
     if halves >= limits.TRANSACTION_HALF_BATCHES_MAX or 2 * verdict_bytes > state.record_bytes_max:
         return Refused(
@@ -237,11 +224,7 @@ def _refuse_batch(
     if batch is None:
         total = verdict_bytes + size + sum([half.message_bytes for half in known.halves] if known is not None else [])
         if total > state.record_bytes_max:
-            return Refused(
-                Why.MESSAGE_ILLEGAL,
-                f"the transaction would take {total} bytes; one may take {state.record_bytes_max} (64 MiB, and half a segment "
-                f"of {state.settings.segment_bytes})",
-            )
+            return too_large(state, total)
     elif known is None:
         refused = _refuse_query(state, batch, command.group)
         if refused is not None:
@@ -282,13 +265,7 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
     known = group.undecided.get(batch.tx_id) if group is not None else None
     missing = _missing(known, command.winners)
     if missing:
-        return Decision(
-            NOTHING,
-            Refused(
-                Why.INCOMPLETE,
-                f"{batch.text} stays undecided: {'; '.join(missing)}; prepare the batch again",
-            ),
-        )
+        return refuse(Why.INCOMPLETE, f"{batch.text} stays undecided: {'; '.join(missing)}; prepare the batch again")
     if query is None:
         refused = _refuse_query(state, batch, command.group)
         if refused is not None:
@@ -315,7 +292,7 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
         offset += forgotten.size
     record, wakes = decided_record(
         state, command.group, batch.tx_id, halves, won, DecidedBy.PRODUCER,
-        command.digest, offset, command.is_last, *_of_query(batch),
+        command.digest, offset, command.is_last, batch.topic, batch.stream,
     )  # fmt: skip
     if known is not None and group is not None:
         events += check_cancelled(group, known.tx_id)
@@ -342,17 +319,13 @@ def _copies(state: State, known: Undecided, won: Collection[str]) -> list[Record
     if any(half.offset != half.first_offset for half in older):
         return []
     copies: list[Record] = []
-    end = offset + _step_bytes(state)
+    end = offset + step_bytes(state)
     for half in older:
         if copies and offset + half.message_bytes > end:
             break
-        copies.append(copy_half_batch(known, half, offset))
+        copies.append(copy_half(known, half, offset))
         offset += half.message_bytes
     return copies
-
-
-def _step_bytes(state: State) -> int:
-    return min(COPY_BYTES_MAX, state.record_bytes_max // 2)
 
 
 def _missing(known: Undecided | None, winners: Sequence[Winner]) -> list[str]:
@@ -485,35 +458,3 @@ def superseded(state: State, batch: QueryBatch, *, up_to: int) -> list[Undecided
         if run != batch.run or number <= up_to:
             found.append(undecided[tx_id])
     return found
-
-
-# --- bounds ----------------------------------------------------------------------------------------------------
-
-
-def prepare_batch_bound(state: State, command: PrepareBatch) -> int:
-    """Upper bound of the record bytes of ``decide_prepare_batch``."""
-    bound = 512 + 3 * len(command.topic)
-    bound += _record_bytes(command)
-    if command.attempt and command.index == 0 and state.ties:
-        segment_bytes = state.settings.segment_bytes
-        end = next_offset(state)
-        if next(reversed(state.ties)) >= segment_start(end, segment_bytes):
-            bound = max(bound, segment_bytes - end % segment_bytes + 1)  # more than fits: it begins a segment
-    batch = command.batch
-    return bound + (_rollbacks_bytes(superseded(state, batch, up_to=-1)) if batch is not None else 0)
-
-
-def decide_batch_bound(state: State, command: DecideBatch) -> int:
-    """Upper bound of the record bytes of ``decide_batch``."""
-    group = state.producer_groups.get(command.group)
-    known = group.undecided.get(command.batch.tx_id) if group is not None else None
-    halves = len(known.halves) if known is not None else 0
-    bound = decided_size(command.group, command.batch.tx_id, command.digest, halves, halves, *_of_query(command.batch))
-    if known is not None:
-        largest = max([half.message_bytes for half in known.halves])
-        bound = max(bound, largest, _step_bytes(state))
-    return bound + FORGOTTEN_BYTES_MAX + _rollbacks_bytes(superseded(state, command.batch, up_to=_last_of(command)))
-
-
-def _rollbacks_bytes(transactions: Iterable[Undecided]) -> int:
-    return sum(rolled_back_size(known.group, known.tx_id, len(known.halves)) for known in transactions)

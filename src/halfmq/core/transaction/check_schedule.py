@@ -13,24 +13,18 @@ A check is in one of these states. ``next_check`` is durable; all else is derive
     in flight  the time of a repetition, at   ``session.in_flight`` and      scheduled when overdue or after UNKNOWN
                or after the deadline of the   ``derived.scheduled``          (perhaps sooner); early when the connection is
                response                                                      lost; due if it reached nobody, uncounted
-    parked     ``ParkedCheck.CHECKS``: too    ``derived.parked``             in flight on an operator's request, with
-               many checks; ``.AGE``: too                                    numbers from one again
-               old
+    parked     later than any time, with the  ``derived.parked``             in flight on an operator's request, with
+               reason (``records.PARKED_MS``)                                numbers from one again
 
 A verdict ends each of them. *Early* is not a state: the check is scheduled, and in ``session.early`` until a tick examines it.
 
-- The first check is due after the grace period. Further checks follow with back-off: interval, twice that, ... up to the maximum,
-  each with jitter from a hash of id and number, so that thousands of transactions prepared together spread out.
-- Single flight: there is no second check while the first may still get a response. A lost connection ends the wait, and so does a
-  response: after UNKNOWN the interval applies, even if it is shorter than the response timeout.
+The rules are in docs/transactions.md, "When a producer is checked". Besides:
+
+- Jitter is from a hash of id and number, so that thousands of transactions prepared together spread out.
+- A lost connection ends the wait for a response, and so does a response: after UNKNOWN the interval applies, even if it is
+  shorter than the response timeout.
 - At most ``checks_in_flight_max`` per group are in flight, so that a restarting service is not flooded.
-- Reachable producers: connections that registered as producers of the group receive checks; others fetch them with a long poll
-  (FMQ's Feedback, source 3.3.5) and are reachable while they wait. A fetched check is leased like one that was sent: nobody
-  else gets it before its response is overdue. Both kinds take turns.
-- Without a reachable producer no check is sent and none is counted: the transaction waits, and ``story`` says so.
-- When a producer of the group (re)connects, it receives checks of everything of the group that is past its grace period and not
-  in flight. The back-off is cut short, the grace period never. An operator may request a check of one transaction under the
-  same rule.
+- A client that fetches checks (FMQ's Feedback, source 3.3.5) is reachable while it waits.
 
 The work of a tick is bounded and depends on the number of groups with something to check now. Groups with due checks and without
 a reachable producer cost nothing, however many there are: a group is examined when a check falls due and when a producer
@@ -43,11 +37,21 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Final, NamedTuple
 
-from msgspec.structs import replace
-
 from halfmq import limits
 from halfmq.core.commands import CheckNotSent, CheckNow, CheckParked
-from halfmq.core.decision import DONE, NOTHING, Asked, Decision, Done, Effect, ParkedChecked, Refused, SendCheck, Why
+from halfmq.core.decision import (
+    DONE,
+    NOTHING,
+    Asked,
+    Decision,
+    Done,
+    Effect,
+    ParkedChecked,
+    Refused,
+    SendCheck,
+    Why,
+    refuse,
+)
 from halfmq.core.events import (
     CheckCancelled,
     CheckFailed,
@@ -67,9 +71,9 @@ from halfmq.core.state import (
     next_offset,
     take_turn,
 )
-from halfmq.core.transaction.next_check import ParkedCheck, is_due
 from halfmq.core.transaction.past_limit import is_at_limit, is_in_flight, sort_due
 from halfmq.core.transaction.states import standing_state
+from halfmq.errors import InvariantViolated
 from halfmq.model.checksum import crc32
 from halfmq.model.records import Checked, Record, checked_size
 from halfmq.model.settings import BrokerSettings
@@ -139,11 +143,11 @@ def cut_backoff(state: State, group: ProducerGroup) -> None:
     take_turn(state, group)
 
 
-def next_check_ms(state: State) -> int | None:
+def next_check_ms(view: State) -> int | None:
     """When a tick could send a check or apply a policy. None: not before another event. 0: at once."""
-    if state.session.asking or state.derived.policies_due:
+    if view.session.asking or view.derived.policies_due:
         return 0
-    heap = state.derived.group_deadlines
+    heap = view.derived.group_deadlines
     return heap[0][0] if heap else None
 
 
@@ -218,14 +222,14 @@ class _Round:
         if self.taken["due"] < len(group.session.due):
             self.taken["due"] += 1
             known = group.undecided.get(next(self._due))
-            due = known is not None and is_due(known.next_check, now_ms)
+            due = known is not None and known.next_check <= now_ms
         elif self.taken["early"] < len(group.session.early):
             self.taken["early"] += 1
             known = group.undecided.get(next(self._early))
             due = (
                 known is not None
                 and known.grace_until_ms <= now_ms
-                and not isinstance(known.next_check, ParkedCheck)
+                and not known.parked
                 and not is_at_limit(group.policy, known)
             )
         else:
@@ -235,9 +239,15 @@ class _Round:
         return known, True
 
     def ask(self, state: State, known: Undecided, checks: int, offset: int, now_ms: int) -> tuple[Checked, SendCheck]:
-        """Send check number ``checks`` to the producer whose turn it is."""
+        """Send check number ``checks`` to the producer whose turn it is. The only way of a check to a producer: none is too early."""
+        if now_ms < known.grace_until_ms:
+            raise InvariantViolated(
+                f"{known.tx_id} is asked {known.grace_until_ms - now_ms} ms before its grace period ends"
+            )
         connection = self._member_in_turn()
-        record = _checked(state, known, checks, offset, now_ms)
+        # Not before the deadline of the response, so that a due check is not in flight.
+        later_ms = max(backoff_ms(state.settings, known.tx_id, checks), state.settings.check_answer_ms)
+        record = _checked(known, checks, offset, now_ms + later_ms)
         self.asked.append((known.tx_id, connection))
         self._ids.add(known.tx_id)
         self.in_flight += 1
@@ -282,7 +292,7 @@ def _has_more_work(state: State, event: DecisionEvent) -> bool:
 
 
 def note_asked(state: State, event: ChecksSent) -> None:
-    """The checks are in flight until ``until_ms``. The group takes another turn if it has more to check and is below its limit in flight."""
+    """The checks are in flight until ``until_ms``. The group has another turn if it has more to check and is below its limit in flight."""
     group = state.producer_groups.get(event.group)
     if group is None:
         return
@@ -333,7 +343,9 @@ def note_check_cancelled(state: State, event: CheckCancelled) -> None:
 
 
 def note_failed(state: State, event: CheckFailed) -> None:
-    """The check reached nobody: it is no longer in flight, and a closed connection gets no more. A record of the decision makes it due again."""
+    """The check reached nobody: it is no longer in flight, and a closed connection gets no more. A record of the decision makes it due
+    again.
+    """
     group = state.producer_groups.get(event.group)
     if group is None:
         return
@@ -352,17 +364,10 @@ def _forget_delivered(group: ProducerGroup, tx_id: str) -> None:
         group.policy.session.last_check_delivered.pop(tx_id, None)
 
 
-def _checked(state: State, known: Undecided, checks: int, offset: int, now_ms: int) -> Checked:
-    return Checked(
-        offset,
-        checked_size(known.group, known.tx_id),
-        known.group,
-        known.tx_id,
-        known.halves[0].half_index,
-        checks,
-        # Not before the deadline of the response, so that a due check is not in flight.
-        now_ms + max(backoff_ms(state.settings, known.tx_id, checks), state.settings.check_answer_ms),
-    )
+def _checked(known: Undecided, checks: int, offset: int, next_check_at_ms: int) -> Checked:
+    group, tx_id = known.group, known.tx_id
+    half_index = known.halves[0].half_index
+    return Checked(offset, checked_size(group, tx_id), group, tx_id, half_index, checks, next_check_at_ms)
 
 
 def due_sooner(state: State, known: Undecided, now_ms: int) -> tuple[Record, ...]:
@@ -370,17 +375,14 @@ def due_sooner(state: State, known: Undecided, now_ms: int) -> tuple[Record, ...
 
     Empty if the interval is not shorter than the response timeout.
     """
-    check = known.next_check
-    if isinstance(check, ParkedCheck):
+    if known.parked:
         return ()
     interval = backoff_ms(state.settings, known.tx_id, known.checks) if known.checks else state.settings.check_answer_ms
-    due_ms = check - max(0, state.settings.check_answer_ms - interval)
+    due_ms = known.next_check - max(0, state.settings.check_answer_ms - interval)
     due_ms = max(due_ms, now_ms, known.grace_until_ms)
-    if due_ms >= check:
+    if due_ms >= known.next_check:
         return ()
-    size = checked_size(known.group, known.tx_id)
-    half_index = known.halves[0].half_index
-    return (Checked(next_offset(state), size, known.group, known.tx_id, half_index, known.checks, due_ms),)
+    return (_checked(known, known.checks, next_offset(state), due_ms),)
 
 
 def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> Decision:
@@ -391,7 +393,7 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
     """
     group = state.producer_groups.get(command.group)
     known = group.undecided.get(command.tx_id) if group is not None else None
-    if group is None or known is None or isinstance(known.next_check, ParkedCheck):
+    if group is None or known is None or known.parked:
         return DONE
     asked = group.session.in_flight.get(command.tx_id)
     asked_meanwhile = asked is not None and asked.connection != command.connection
@@ -400,15 +402,7 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
     )
     checks = max(0, known.checks - 1)
     due_ms = known.next_check if command.unreadable or asked_meanwhile else now_ms
-    record = Checked(
-        next_offset(state),
-        checked_size(known.group, known.tx_id),
-        known.group,
-        known.tx_id,
-        known.halves[0].half_index,
-        checks,
-        max(known.grace_until_ms, due_ms),
-    )
+    record = _checked(known, checks, next_offset(state), max(known.grace_until_ms, due_ms))
     return Decision((record,), Done(), (), (failed,))
 
 
@@ -426,15 +420,15 @@ def decide_check_now(state: State, command: CheckNow, now_ms: int) -> Decision:
         return Decision(NOTHING, _not_undecided(state, group, command))
     text = _why_not_now(group, known, now_ms)
     if text:
-        return Decision(NOTHING, Refused(Why.NOT_NOW, f"transaction {known.tx_id!r} {text}"))
-    parked = isinstance(known.next_check, ParkedCheck)
+        return refuse(Why.NOT_NOW, f"transaction {known.tx_id!r} {text}")
+    parked = known.parked is not None
     offset = next_offset(state)
     until_ms = now_ms + state.settings.check_answer_ms
     taken_up = (ParkedResumed(group.name, until_ms),) if parked else ()
     round_ = _Round(group, now_ms)
     if not round_.has_reachable_producer:
         checks = 0 if parked else known.checks
-        record = replace(_checked(state, known, checks, offset, now_ms), next_check_at_ms=now_ms)
+        record = _checked(known, checks, offset, now_ms)
         return Decision((record,), Asked("", checks + 1), (), (*taken_up, CheckWaits(group.name, known.tx_id)))
     record, effect = round_.ask(state, known, 1 if parked else known.checks + 1, offset, now_ms)
     name = group.session.members.get(effect.connection) or group.session.pollers.get(effect.connection, "")
@@ -456,16 +450,16 @@ def decide_check_parked(state: State, command: CheckParked, bytes_max: int, now_
     if group is None or not parked:
         return Decision(NOTHING, ParkedChecked((), 0))
     if not (group.session.members or group.session.pollers):
-        return Decision(
-            NOTHING, Refused(Why.NOT_NOW, f"no check is possible: no producer of group {group.name!r} is connected")
-        )
+        return refuse(Why.NOT_NOW, f"no check is possible: no producer of group {group.name!r} is connected")
     round_ = _Round(group, now_ms)
     capacity = min(command.asked_max, CHECKS_PER_TICK_MAX, state.settings.checks_in_flight_max - round_.in_flight)
     offset = next_offset(state)
     end = offset + bytes_max
     records: list[Record] = []
     effects: list[Effect] = []
-    for tx_id in islice(parked, max(0, capacity)):
+    # A half that came after the transaction was parked has begun another grace period.
+    may_be_asked = (tx_id for tx_id in parked if group.undecided[tx_id].grace_until_ms <= now_ms)
+    for tx_id in islice(may_be_asked, max(0, capacity)):
         if offset + 512 > end:
             break
         if not round_.has_reachable_producer:

@@ -18,15 +18,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from halfmq import limits
-from halfmq.core.audit import bytes_if_space, signed_if_space
-from halfmq.core.base_bytes import comparison_bytes
-from halfmq.core.base_space import base_has_space, no_space
+from halfmq.core.audit import signed
+from halfmq.core.base_bytes import base_has_space, comparison_bytes, no_space
 from halfmq.core.commands import Compare, ForgetDamage, SettledRow
-from halfmq.core.decision import NOTHING, ComparisonMade, Decision, DecisionTuple, NotCompared, Refused, Why
+from halfmq.core.decision import NOTHING, ComparisonMade, Decision, DecisionTuple, NotCompared, Refused, Why, refuse
 from halfmq.core.schema import compared
 from halfmq.core.state import Comparison, State, Undecided, Verdict, next_offset
 from halfmq.core.transaction.states import TransactionState
-from halfmq.core.view import View
 from halfmq.model.ids import hash64
 from halfmq.model.records import Committed, Compared, ComparisonResult, Decided, DecidedBy, OperatorAction, RolledBack
 
@@ -61,13 +59,13 @@ def expected(
 
 def with_comparison(state: State, known: Undecided, decided: DecisionTuple, by: str, now_ms: int) -> DecisionTuple:
     """A decision that settles ``known``, with the record that its verdict is to be compared. Refusals stay as they are."""
-    records, reply, effects, events = decided
+    records, reply, effects, events, begins_segment = decided
     if not records:
         return decided
     verdict = records[-1]
     assert isinstance(verdict, Committed | Decided | RolledBack)
     more, missed = expected(state, known, verdict, by, now_ms)
-    return (*records, *more), reply, (*effects, *missed), events
+    return (*records, *more), reply, (*effects, *missed), events, begins_segment
 
 
 def decide_compare(state: State, command: Compare, now_ms: int) -> Decision:
@@ -111,7 +109,7 @@ def _compare_other(state: State, command: Compare, offset: int, now_ms: int) -> 
     found = verdict or command.settled
     if found is None or (isinstance(found, SettledRow) and not _is_of(state, found, group_name, tx_id)):
         text = f"transaction {tx_id!r} of group {group_name!r} is not among the recent verdicts"
-        return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
+        return refuse(Why.NOT_FOUND, text)
     known = _comparison_of(group_name, tx_id, found, command.operator)
     agrees = known.committed == command.committed
     # A reader of markers was asked before somebody else compared it: what it says now is not news.
@@ -119,7 +117,7 @@ def _compare_other(state: State, command: Compare, offset: int, now_ms: int) -> 
         return Decision(NOTHING, _made(known, agrees))
     what = f"the contradiction of transaction {tx_id!r} was not remembered"
     if len(state.comparisons) >= limits.COMPARISONS_MAX or _reported(state) >= limits.COMPARISONS_REPORTED_MAX:
-        return Decision(NOTHING, Refused(Why.LIMIT_REACHED, f"{what}: there are too many; see `halfmq tx damaged`"))
+        return refuse(Why.LIMIT_REACHED, f"{what}: there are too many; see `halfmq tx damaged`")
     if not base_has_space(state, comparison_bytes(known)):
         return Decision(NOTHING, no_space(state, what))
     return _found(command, known, offset, now_ms)
@@ -143,11 +141,6 @@ def _comparison_of(group: str, tx_id: str, found: Verdict | SettledRow, operator
     return Comparison(group, tx_id, found.committed, found.decided_by, by, -1, 0, found.settled_at_ms, position)
 
 
-def compare_bound(state: State, command: Compare) -> int:
-    """Upper bound of the record bytes of ``decide_compare``."""
-    return COMPARED_BYTES_MAX
-
-
 def decide_forget_damage(state: State, command: ForgetDamage, now_ms: int) -> Decision:
     """An operator has seen a finding, or gives up a comparison.
 
@@ -156,20 +149,15 @@ def decide_forget_damage(state: State, command: ForgetDamage, now_ms: int) -> De
     """
     known = state.comparisons.get((command.group, command.tx_id))
     if known is None:
-        return Decision(NOTHING, Refused(Why.NOT_FOUND, f"nothing is to be forgotten of transaction {command.tx_id!r}"))
+        return refuse(Why.NOT_FOUND, f"nothing is to be forgotten of transaction {command.tx_id!r}")
     if is_comparable(state, known):
         text = f"transaction {command.tx_id!r} will be compared with its marker as soon as a service of its group can read it"
-        return Decision(NOTHING, Refused(Why.NOT_NOW, text))
+        return refuse(Why.NOT_NOW, text)
     record = compared(next_offset(state), ComparisonResult.FORGOTTEN, known)
     decision = Decision((record,), _made(known, not known.is_finding))
-    return signed_if_space(state, decision, OperatorAction.FORGET_DAMAGE, command.tx_id, command.by)
+    return signed(decision, OperatorAction.FORGET_DAMAGE, command.tx_id, command.by)
 
 
-def forget_damage_bound(state: State, command: ForgetDamage) -> int:
-    """Upper bound of the record bytes of ``decide_forget_damage``."""
-    return bytes_if_space(state, COMPARED_BYTES_MAX, command.tx_id, command.by)
-
-
-def is_comparable(view: View, known: Comparison) -> bool:
+def is_comparable(view: State, known: Comparison) -> bool:
     """Whether a reader of markers may still compare it: its half, which says where the marker is, is in the log."""
     return not known.is_finding and known.half_offset >= view.log_start

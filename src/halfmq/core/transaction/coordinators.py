@@ -5,43 +5,39 @@
     EndTransaction     the same; and without the coordinator, a transaction that has one is not settled
     ForgetCoordinator  an operator; refused while it has undecided transactions
 
-Peers choose the names, so where there is no space for a new coordinator, others give way to it and are forgotten: those without undecided transactions
-whose epoch was taken longest ago, and more than ``COORDINATOR_IDLE_MS``. A process of theirs that comes back is refused until it takes an epoch again.
+Peers choose the names, so where there is no space for a new coordinator, others give way to it and are forgotten: those without undecided
+transactions whose epoch was taken longest ago, and more than ``COORDINATOR_IDLE_MS``. A process of theirs that comes back is refused until
+it takes an epoch again.
 
-So a listing of a coordinator's undecided transactions, made after it took its epoch, is complete: no earlier process can add one to it, and none
-can settle one of it. Operators, and the policy of a producer group, settle a coordinator's transactions as any other.
+So a listing of a coordinator's undecided transactions, made after it took its epoch, is complete: no earlier process can add one to it, and
+none can settle one of it. Operators, and the policy of a producer group, settle a coordinator's transactions as any other.
 
-Epochs rise over all coordinators of a store. One that is forgotten, and begins anew, so never gets an epoch that a process of its past may still have.
+Epochs rise over all coordinators of a store. One that is forgotten, and begins anew, so never gets an epoch that a process of its past may
+still have.
 """
 
 from typing import Final
 
 from halfmq import limits
-from halfmq.core.audit import bytes_if_space, signed_if_space
-from halfmq.core.base_bytes import coordinator_bytes
-from halfmq.core.base_space import refuse_named
+from halfmq.core.audit import signed
+from halfmq.core.base_bytes import coordinator_bytes, refuse_named
 from halfmq.core.commands import ForgetCoordinator, TakeEpoch
-from halfmq.core.decision import NOTHING, CoordinatorForgotten, Decision, EpochTaken, Refused, Why
+from halfmq.core.decision import NOTHING, CoordinatorForgotten, Decision, EpochTaken, Refused, Why, refuse
 from halfmq.core.schema import coordinator_epoch
 from halfmq.core.state import CoordinatorKey, State, TakenEpoch, Undecided, next_offset
 from halfmq.model.coordinator import Coordinator
 from halfmq.model.records import OperatorAction
-from halfmq.model.settings import coordinators_bytes_max
+from halfmq.model.settings import COORDINATORS_PART
 
-#: More than an epoch takes as a number.
-_EPOCH_MAX: Final = 1 << 62
 #: The smallest coordinators that make space for the largest one.
 _GIVING_WAY_MAX: Final = 4
-_FORGOTTEN_BYTES_MAX: Final = coordinator_epoch(
-    0, ("g" * limits.GROUP_CHARS_MAX, "c" * limits.COORDINATOR_NAME_CHARS_MAX), 0
-).size
 
 
 def decide_take_epoch(state: State, command: TakeEpoch, now_ms: int) -> Decision:
     """Give the coordinator the next epoch, or again the one that this process took.
 
-    Replies:
-        EpochTaken. Refused LIMIT_REACHED: there are as many coordinators as may be, or no space in a base for another one, and none that gives way.
+    Replies: EpochTaken. Refused LIMIT_REACHED: there are as many coordinators as may be, or no space in a base for another one, and none
+        that gives way.
     """
     key = command.group, command.name
     known = state.coordinators.get(key)
@@ -74,7 +70,7 @@ def _giving_way(state: State, command: TakeEpoch, now_ms: int) -> tuple[Coordina
     taken = sum([coordinator_bytes(*item) for item in state.coordinators.items()])
     freed = sum([coordinator_bytes(key, state.coordinators[key]) for key in gone])
     segment_bytes = state.settings.segment_bytes
-    most_bytes = coordinators_bytes_max(segment_bytes)
+    most_bytes = COORDINATORS_PART.bytes_max(segment_bytes)
 
     def is_full() -> bool:
         return len(state.coordinators) - len(gone) >= limits.COORDINATORS_MAX or taken - freed + more > most_bytes
@@ -110,13 +106,6 @@ def _full(text: str) -> Refused:
     text = f"{text}; one without undecided transactions gives way {span} after its epoch was taken"
     text = f"{text}; `halfmq coordinator list` shows them, and `halfmq coordinator forget` removes one now"
     return Refused(Why.LIMIT_REACHED, text)
-
-
-def take_epoch_bound(state: State, command: TakeEpoch) -> int:
-    """Upper bound of the record bytes of ``decide_take_epoch``."""
-    key = command.group, command.name
-    own = coordinator_epoch(0, key, _EPOCH_MAX, command.taken_by).size
-    return own if key in state.coordinators else own + _GIVING_WAY_MAX * _FORGOTTEN_BYTES_MAX
 
 
 def refuse_superseded(state: State, group: str, coordinator: Coordinator) -> Refused | None:
@@ -166,16 +155,11 @@ def decide_forget_coordinator(state: State, command: ForgetCoordinator, now_ms: 
     what = f"coordinator {command.name!r} of group {command.group!r}"
     known = state.coordinators.get(key)
     if known is None:
-        return Decision(NOTHING, Refused(Why.NOT_FOUND, f"no {what} is known here"))
+        return refuse(Why.NOT_FOUND, f"no {what} is known here")
     undecided = state.derived.undecided_of_coordinator.get(key)
     if undecided:
         text = f"{what} has {len(undecided)} undecided transactions, such as {next(iter(undecided.values()))}: it settles them, or `halfmq tx` does"
-        return Decision(NOTHING, Refused(Why.NOT_NOW, text))
+        return refuse(Why.NOT_NOW, text)
     record = coordinator_epoch(next_offset(state), key, 0)
     decision = Decision((record,), CoordinatorForgotten(known.epoch))
-    return signed_if_space(state, decision, OperatorAction.FORGET_COORDINATOR, command.name, command.by)
-
-
-def forget_coordinator_bound(state: State, command: ForgetCoordinator) -> int:
-    """Upper bound of the record bytes of ``decide_forget_coordinator``."""
-    return bytes_if_space(state, coordinator_epoch(0, (command.group, command.name), 0).size, command.name, command.by)
+    return signed(decision, OperatorAction.FORGET_COORDINATOR, command.name, command.by)

@@ -8,10 +8,10 @@ A participant of Try/Confirm/Cancel asks before it cancels. It does not guess: a
 that was fenced before cannot commit, and one that is prepared is left to its own check.
 """
 
-from halfmq import limits
 from halfmq.core.commands import FenceTransaction
-from halfmq.core.decision import NOTHING, Decision, Fenced, Refused, Why
+from halfmq.core.decision import NOTHING, Decision, Fenced, Why, refuse
 from halfmq.core.state import State, next_offset
+from halfmq.core.transaction.admission import too_many_groups
 from halfmq.core.transaction.machine import DISK_FULL, settled_earlier
 from halfmq.core.transaction.states import TransactionState, standing_state
 from halfmq.model.records import DecidedBy, RolledBack, rolled_back_size
@@ -43,19 +43,18 @@ def decide_fence(state: State, command: FenceTransaction, now_ms: int) -> Decisi
             f"transaction {tx_id!r}: unknown, past retention: it began at log position {command.since}, and the log begins at "
             f"{state.log_start}"
         )
-        return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
+        return refuse(Why.NOT_FOUND, text)
     if command.since > state.log_end:
         text = (
             f"transaction {tx_id!r}: unknown here: it began at log position {command.since}, and this log ends at {state.log_end}, so that it is another "
             "log, or an older copy"
         )
-        return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
+        return refuse(Why.NOT_FOUND, text)
     if state.session.disk_full:
         return Decision(NOTHING, DISK_FULL)
-    most = state.settings.undecided_groups_max + limits.PRODUCER_GROUPS_FREE
-    if group is None and len(state.producer_groups) >= most:
-        text = f"{len(state.producer_groups)} producer groups are known, and {most} may be (--undecided-groups-max)"
-        return Decision(NOTHING, Refused(Why.LIMIT_REACHED, text))
+    too_many = too_many_groups(state, 1) if group is None else None
+    if too_many:
+        return refuse(Why.LIMIT_REACHED, too_many)
     offset = next_offset(state)
     record = RolledBack(offset, rolled_back_size(name, tx_id, 0), name, tx_id, DecidedBy.FENCE, ())
     return Decision((record,), Fenced(TransactionState.ROLLED_BACK.value, offset))

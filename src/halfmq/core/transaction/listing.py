@@ -10,22 +10,21 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
-from halfmq.core.state import CoordinatorKey, Undecided
-from halfmq.core.transaction.next_check import ParkedCheck
+from halfmq.core.state import CoordinatorKey, ProducerGroup, State, Undecided
 from halfmq.core.transaction.states import standing_state
-from halfmq.core.view import ProducerGroupView, View
 from halfmq.model.pending import GroupStats, PendingTransaction
+from halfmq.model.records import ParkedBecause
 from halfmq.model.settings import PastLimit
 
 #: The state of a transaction, as shown to operators.
 UNDECIDED = "UNDECIDED"
 UNKNOWN = "UNKNOWN"
-_BECAUSE = {ParkedCheck.CHECKS: "checks", ParkedCheck.AGE: "age"}
+_BECAUSE = {None: "", ParkedBecause.CHECKS: "checks", ParkedBecause.AGE: "age"}
 #: Maximum number of recent verdicts that a count examines; they take about a millisecond.
 _VERDICTS_LOOKED_AT_MAX = 20_000
 
 
-def groups_from(view: View, number: int, groups_max: int) -> tuple[Sequence[ProducerGroupView], int]:
+def groups_from(view: State, number: int, groups_max: int) -> tuple[Sequence[ProducerGroup], int]:
     """(at most ``groups_max`` producer groups from this number on, start of the next page; 0 after the last page)."""
     groups = list(view.producer_groups.values())
     at = bisect_left(groups, number, key=lambda group: group.session.number)
@@ -34,23 +33,19 @@ def groups_from(view: View, number: int, groups_max: int) -> tuple[Sequence[Prod
 
 
 def oldest_undecided(
-    view: View,
+    view: State,
     group: str,
     listed_max: int,
     now_ms: int,
     *,
-    groups: Sequence[ProducerGroupView] | None = None,
+    groups: Sequence[ProducerGroup] | None = None,
     skipped: int = 0,
 ) -> tuple[int, tuple[PendingTransaction, ...]]:
     """(number of undecided transactions, the oldest of them after ``skipped``) of one producer group.
 
     If ``group`` is empty: of all groups, or of ``groups``. ``skipped`` applies only to a single group.
     """
-    if group:
-        known = view.producer_groups.get(group)
-        groups = () if known is None else (known,)
-    elif groups is None:
-        groups = list(view.producer_groups.values())
+    groups = _selected(view, group, groups)
     total = sum(len(one.undecided) for one in groups)
     if len(groups) == 1:
         rows = islice(groups[0].undecided.values(), skipped, skipped + listed_max)
@@ -60,8 +55,14 @@ def oldest_undecided(
     return total, tuple(found)
 
 
+def _selected(view: State, group: str, groups: Sequence[ProducerGroup] | None) -> Sequence[ProducerGroup]:
+    if group:
+        return [view.producer_groups[group]] if group in view.producer_groups else []
+    return list(view.producer_groups.values()) if groups is None else groups
+
+
 def undecided_of_coordinator(
-    view: View, key: CoordinatorKey, listed_max: int, now_ms: int, first: int
+    view: State, key: CoordinatorKey, listed_max: int, now_ms: int, first: int
 ) -> tuple[int, int, tuple[PendingTransaction, ...]]:
     """(number of undecided transactions of the coordinator, start of the next page or 0, transactions of this page).
 
@@ -78,7 +79,7 @@ def undecided_of_coordinator(
     return len(ids), numbers[at + listed_max] if at + listed_max < len(numbers) else 0, rows
 
 
-def _by_age(groups: Sequence[ProducerGroupView]) -> Iterator[tuple[ProducerGroupView, Undecided]]:
+def _by_age(groups: Sequence[ProducerGroup]) -> Iterator[tuple[ProducerGroup, Undecided]]:
     """Oldest first. Reads one transaction of each group, and one more for each result."""
     heads = []
     for number, group in enumerate(groups):
@@ -97,12 +98,7 @@ def _by_age(groups: Sequence[ProducerGroupView]) -> Iterator[tuple[ProducerGroup
             heapreplace(heads, (following.prepared_at_ms, following.group, following.tx_id, number, following, rest))
 
 
-def _listed(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) -> PendingTransaction:
-    topics: dict[str, None] = {}
-    for half in known.halves:
-        topic = view.topics_by_id.get(half.topic_id)
-        topics[topic.name if topic is not None else f"topic id {half.topic_id}"] = None
-    check = known.next_check
+def _listed(view: State, group: ProducerGroup, known: Undecided, now_ms: int) -> PendingTransaction:
     messages, expected = number_of_messages(known)
     return PendingTransaction(
         group.name,
@@ -111,14 +107,23 @@ def _listed(view: View, group: ProducerGroupView, known: Undecided, now_ms: int)
         messages,
         expected,
         sum(half.message_bytes for half in known.halves),
-        tuple(topics),
+        topics_of(view, known),
         known.checks,
-        0 if isinstance(check, ParkedCheck) else max(0, check - now_ms),
+        0 if known.parked else max(0, known.next_check - now_ms),
         len(group.session.members) + len(group.session.pollers),
-        _BECAUSE[check] if isinstance(check, ParkedCheck) else "",
+        _BECAUSE[known.parked],
         coordinator=known.coordinator.name if known.coordinator is not None else "",
         epoch=known.coordinator.epoch if known.coordinator is not None else 0,
     )
+
+
+def topics_of(view: State, known: Undecided) -> tuple[str, ...]:
+    """Names of the topics that its halves are for, each once; of a deleted one its id."""
+    topics: dict[str, None] = {}
+    for half in known.halves:
+        topic = view.topics_by_id.get(half.topic_id)
+        topics[topic.name if topic is not None else f"topic id {half.topic_id}"] = None
+    return tuple(topics)
 
 
 def number_of_messages(known: Undecided) -> tuple[int, int]:
@@ -129,12 +134,12 @@ def number_of_messages(known: Undecided) -> tuple[int, int]:
     return messages, messages if known.count == len(known.halves) else 0
 
 
-def has(group: ProducerGroupView, tx_id: str) -> bool:
+def has(view: ProducerGroup, tx_id: str) -> bool:
     """Whether the group has a transaction with this id, undecided or recently settled. Ids are unique within a group."""
-    return tx_id in group.undecided or tx_id in group.settled
+    return tx_id in view.undecided or tx_id in view.settled
 
 
-def transaction_state(view: View, group: str, tx_id: str) -> str:
+def transaction_state(view: State, group: str, tx_id: str) -> str:
     """UNDECIDED, COMMITTED, ROLLED_BACK, or UNKNOWN: never prepared here, or settled before the deduplication window."""
     producers = view.producer_groups.get(group)
     if producers is None:
@@ -145,22 +150,18 @@ def transaction_state(view: View, group: str, tx_id: str) -> str:
     return UNKNOWN if verdict is None else standing_state(verdict.committed).value
 
 
-def undecided_among(group: ProducerGroupView, ids: Collection[str]) -> Iterable[str]:
+def undecided_among(view: ProducerGroup, ids: Collection[str]) -> Iterable[str]:
     """Those of ``ids`` that are undecided in the group. Iterates over the smaller collection."""
-    if len(group.undecided) < len(ids):
-        return [tx_id for tx_id in group.undecided if tx_id in ids]
-    return [tx_id for tx_id in ids if tx_id in group.undecided]
+    if len(view.undecided) < len(ids):
+        return [tx_id for tx_id in view.undecided if tx_id in ids]
+    return [tx_id for tx_id in ids if tx_id in view.undecided]
 
 
 def group_stats(
-    view: View, group: str, now_ms: int, *, groups: Sequence[ProducerGroupView] | None = None
+    view: State, group: str, now_ms: int, *, groups: Sequence[ProducerGroup] | None = None
 ) -> tuple[GroupStats, ...]:
     """Statistics of one producer group, of all, or of ``groups``; those with most undecided transactions first."""
-    if group:
-        known = view.producer_groups.get(group)
-        groups = () if known is None else (known,)
-    elif groups is None:
-        groups = list(view.producer_groups.values())
+    groups = _selected(view, group, groups)
     committed: dict[str, int] = {}
     rolled_back: dict[str, int] = {}
     since_ms = now_ms
@@ -177,7 +178,7 @@ def group_stats(
 
 
 def _stats(
-    view: View, group: ProducerGroupView, committed: int, rolled_back: int, span_ms: int, now_ms: int
+    view: State, group: ProducerGroup, committed: int, rolled_back: int, span_ms: int, now_ms: int
 ) -> GroupStats:
     oldest = next(iter(group.undecided.values()), None)
     settings = view.producer_settings.get(group.name)

@@ -8,13 +8,13 @@
 The first verdict in the log wins, and the broker never decides by itself. RocketMQ checks neither the id nor an existing verdict: a
 second commit writes a second message (its ``EndTransactionProcessor``).
 
-A commit of single halves refers only to bytes of its own segment, so that segments can be removed one by one. A half in an older segment is copied
-directly before the commit, in the same batch: FMQ's TX_MESSAGE (source, 3.3.3).
+A commit of single halves refers only to bytes of its own segment, so that segments can be removed one by one. A half in an older segment is
+copied directly before the commit, in the same batch: FMQ's TX_MESSAGE (source, 3.3.3).
 """
 
 import re
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from halfmq import limits
 from halfmq.core.audit import signed
 from halfmq.core.commands import (
     Actor,
+    BatchEntry,
     EarlierVerdict,
     EndTransaction,
     FenceTransaction,
@@ -29,18 +30,19 @@ from halfmq.core.commands import (
     RequestedVerdict,
     ResolveTransaction,
     SendHalf,
+    SendMessage,
     SettledRow,
 )
-from halfmq.core.decision import NOTHING, Decision, DecisionTuple, Noted, Refused, Sent, Settled, WakeQueue, Why
+from halfmq.core.copies import halves_in_segment
+from halfmq.core.decision import NOTHING, Decision, DecisionTuple, Noted, Refused, Sent, Settled, WakeQueue, Why, refuse
 from halfmq.core.events import CheckCancelled, UnknownReceived
 from halfmq.core.queues.delay import delay_refusal, due_at
-from halfmq.core.state import Destination, Half, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
+from halfmq.core.state import Destination, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
 from halfmq.core.transaction.admission import refuse_half
-from halfmq.core.transaction.batch_verdict import commit_batches, copy_half_batch
+from halfmq.core.transaction.batch_verdict import commit_batches
 from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.comparisons import with_comparison
 from halfmq.core.transaction.coordinators import refuse_another, refuse_other, refuse_superseded
-from halfmq.core.transaction.next_check import to_number
 from halfmq.core.transaction.states import OF_SETTLED, SettledEffect, TransactionState, by_whom, standing_state
 from halfmq.model.checksum import crc32
 from halfmq.model.ids import ANY_HALF, hash64, offset_message_id
@@ -48,16 +50,12 @@ from halfmq.model.properties import UNIQ_KEY, append
 from halfmq.model.records import (
     MESSAGE_AT,
     Committed,
-    CopiedHalf,
-    CopiedHalfBatch,
     DecidedBy,
     HalfRecord,
     OperatorAction,
-    Record,
     Ref,
     RolledBack,
     committed_size,
-    copied_half_size,
     rolled_back_size,
 )
 from halfmq.model.stored_message import (
@@ -76,6 +74,7 @@ _HASH_MASK: Final = (1 << 64) - 1
 #: Bound once for the hot path: in CPython 3.11 ``RequestedVerdict.COMMIT`` costs 0.1 us, as much as a call; ``==`` costs twice that.
 _COMMIT: Final = RequestedVerdict.COMMIT
 _ROLLBACK: Final = RequestedVerdict.ROLLBACK
+_Named = TypeVar("_Named", SendMessage, BatchEntry, SendHalf)
 
 
 # --- prepare ---------------------------------------------------------------------------------------------------
@@ -95,7 +94,9 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
     """
     topic, queue_id, made, offset = place
     if not command.unique_id:
-        command = _named(state, command, offset)
+        command = named(state, command, offset)
+        if not command.tx_id:
+            command = replace(command, tx_id=command.unique_id, id_hash=command.key_hash)
     group_name = command.group
     tx_id = command.tx_id
     group = state.producer_groups.get(group_name)
@@ -159,20 +160,17 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
         coordinator,
     )  # fmt: skip
     reply = Sent(offset, queue_id, half_index, command.unique_id)
-    return (*made, record) if made else (record,), reply, NOTHING, NOTHING
+    return (*made, record) if made else (record,), reply, NOTHING, NOTHING, False
 
 
-def _named(state: State, command: SendHalf, offset: int) -> SendHalf:
-    """Assign a unique id, derived from the log offset, to a half without one."""
+def named(state: State, message: _Named, offset: int) -> _Named:
+    """Assign a unique id, derived from the log offset, to a message without one."""
     unique_id = offset_message_id(state.settings.store_host, offset)
-    key_hash = hash64(unique_id.encode())
     return replace(
-        command,
+        message,
         unique_id=unique_id,
-        tx_id=command.tx_id or unique_id,
-        key_hash=key_hash,
-        id_hash=command.id_hash if command.tx_id else key_hash,
-        properties=append(command.properties, f"{UNIQ_KEY}\x01{unique_id}\x02".encode()),
+        key_hash=hash64(unique_id.encode()),
+        properties=append(message.properties, f"{UNIQ_KEY}\x01{unique_id}\x02".encode()),
     )
 
 
@@ -205,7 +203,8 @@ def still_undecided(tx_id: str, detail: str = "") -> Refused:
 def settled_earlier(state: State, command: SendHalf | PrepareBatch | FenceTransaction) -> Refused | None:
     """The refusal of a half, or of a fence, whose id the application chose and used before; None if the log has no verdict of it.
 
-    Memory does not know the id. The search covered the verdicts before ``searched_to``, which is complete if it includes all that left memory.
+    Memory does not know the id. The search covered the verdicts before ``searched_to``, which is complete if it includes all that left
+    memory.
     """
     earlier = command.earlier
     if earlier is not None and earlier.position >= state.log_start:
@@ -267,7 +266,8 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> DecisionTu
         Settled: the transaction has this verdict, now or before.
         Noted: UNKNOWN was received.
         Refused VERDICT_CONFLICT: it has the opposite verdict. INCOMPLETE: it stays undecided, send the missing halves.
-            WRONG_GROUP, WRONG_OFFSETS: nothing was changed. SUPERSEDED, OF_COORDINATOR: neither, and this sender never can. NOT_FOUND: never prepared here, or past retention.
+            WRONG_GROUP, WRONG_OFFSETS: nothing was changed. SUPERSEDED, OF_COORDINATOR: neither, and this sender never can. NOT_FOUND:
+                never prepared here, or past retention.
     """
     group_name = command.group
     tx_id = command.tx_id
@@ -310,8 +310,10 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> DecisionTu
 
 def _settled(group: ProducerGroup, tx_id: str, decided: DecisionTuple) -> DecisionTuple:
     """The decision with ``CheckCancelled``, if it settles the transaction and a check was sent."""
-    records, reply, effects, events = decided
-    return records, reply, effects, (*events, *check_cancelled(group, tx_id)) if records else events
+    records, reply, effects, events, begins_segment = decided
+    if records:
+        events = (*events, *check_cancelled(group, tx_id))
+    return records, reply, effects, events, begins_segment
 
 
 def check_cancelled(group: ProducerGroup, tx_id: str) -> tuple[CheckCancelled, ...]:
@@ -329,7 +331,7 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
     repeats the command with the row.
     """
     if command.wanted == RequestedVerdict.UNKNOWN:
-        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, "an operator decides COMMIT or ROLLBACK"))
+        return refuse(Why.INVALID_PARAMETER, "an operator decides COMMIT or ROLLBACK")
     group = state.producer_groups.get(command.group)
     known = group.undecided.get(command.tx_id) if group is not None else None
     if known is not None:
@@ -347,7 +349,7 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
     if verdict is None:
         of_group = f" of group {command.group!r}" if command.group else ""
         text = f"transaction {command.tx_id!r}{of_group} is not undecided, and not among the recent verdicts"
-        return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
+        return refuse(Why.NOT_FOUND, text)
     return Decision(
         NOTHING,
         _reply_for_settled(state, command.wanted, command.group, command.tx_id, verdict, verdict.position),
@@ -360,20 +362,17 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
     if count != len(halves):
         if halves[0].attempt:
             text = f"transaction {known.tx_id!r} is a batch of a query, which commits it by its decision; it can be rolled back"
-            return Decision(NOTHING, Refused(Why.INCOMPLETE, text))
+            return refuse(Why.INCOMPLETE, text)
         said = f"{count} messages" if count else "its last message, which states their number, is missing"
-        return Decision(
-            NOTHING,
-            Refused(
-                Why.INCOMPLETE, f"transaction {known.tx_id!r} stays undecided: {len(halves)} messages are here, {said}"
-            ),
+        return refuse(
+            Why.INCOMPLETE, f"transaction {known.tx_id!r} stays undecided: {len(halves)} messages are here, {said}"
         )
     offset = state.log_end if state.batch_open else next_offset(state)
     # ``segment_start`` inlined: a call takes three times as long.
     segment = offset - offset % state.settings.segment_bytes
     half = halves[0]
     if count != 1 or half.offset < segment or half.delay or half.batch is not None:
-        return _commit_many(state, known, decided_by, offset, segment, now_ms)
+        return _commit_many(state, known, decided_by, offset, now_ms)
     # The common case: one half in the current segment.
     group_name = known.group
     tx_id = known.tx_id
@@ -386,29 +385,18 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
     )  # fmt: skip
     record = Committed(offset, committed_size(group_name, tx_id, 1), group_name, tx_id, decided_by, (ref,))
     reply = Settled(group_name, tx_id, True, offset, False)
-    return (record,), reply, topic.wakes[queue_id], NOTHING
+    return (record,), reply, topic.wakes[queue_id], NOTHING, False
 
 
-def _commit_many(
-    state: State, known: Undecided, decided_by: DecidedBy, offset: int, segment: int, now_ms: int
-) -> Decision:
+def _commit_many(state: State, known: Undecided, decided_by: DecidedBy, offset: int, now_ms: int) -> Decision:
     """Copy halves of older segments forward, then one record makes all halves visible."""
     if known.halves[0].batch is not None:
         return commit_batches(state, known, decided_by)
-    records: list[Record] = []
-    places: list[int] = []
-    for half in known.halves:
-        if half.offset >= segment:
-            places.append(half.offset)
-            continue
-        copied = copy_half(known, half, offset)
-        records.append(copied)
-        places.append(offset)
-        offset += copied.size
+    copies, halves, offset = halves_in_segment(state, known, offset)
     refs: list[Ref] = []
     ends: dict[tuple[int, int], int] = {}
     wakes: dict[WakeQueue, None] = {}
-    for half, place in zip(known.halves, places, strict=True):
+    for half in halves:
         topic = state.topics_by_id[half.topic_id]
         due_ms = due_at(half.delay, now_ms)
         queue_offset = -1
@@ -419,25 +407,13 @@ def _commit_many(
             wakes[topic.wakes[half.queue_id][0]] = None
         refs.append(
             Ref(
-                place, half.message_bytes, half.first_offset, half.half_index, half.topic_id, half.queue_id,
+                half.offset, half.message_bytes, half.first_offset, half.half_index, half.topic_id, half.queue_id,
                 queue_offset, due_ms, half.tag_hash, half.key_hash,
             )
         )  # fmt: skip
     size = committed_size(known.group, known.tx_id, len(refs))
-    records.append(Committed(offset, size, known.group, known.tx_id, decided_by, tuple(refs)))
-    return Decision(tuple(records), Settled(known.group, known.tx_id, True, offset, False), tuple(wakes))
-
-
-def copy_half(known: Undecided, half: Half, offset: int) -> CopiedHalf | CopiedHalfBatch:
-    """The record that copies ``half`` to ``offset``, with everything that redo from there needs."""
-    if half.batch is not None:
-        return copy_half_batch(known, half, offset)
-    return CopiedHalf(
-        offset, copied_half_size(half.message_bytes), half.offset, half.first_offset, half.half_index, half.topic_id,
-        half.message_bytes, known.group, known.tx_id, half.index, known.count, known.prepared_at_ms,
-        known.grace_until_ms, known.checks, to_number(known.next_check), half.queue_id, half.tag_hash, half.key_hash,
-        half.delay, known.coordinator, half.has_marker,
-    )  # fmt: skip
+    record = Committed(offset, size, known.group, known.tx_id, decided_by, tuple(refs))
+    return Decision((*copies, record), Settled(known.group, known.tx_id, True, offset, False), tuple(wakes))
 
 
 def _roll_back(state: State, known: Undecided, decided_by: DecidedBy) -> DecisionTuple:

@@ -1,14 +1,6 @@
 """Finds undecided transactions that exceed a limit of their group's policy, without a search in each turn.
 
-A group has a policy only if an administrator set one. There are two limits:
-
-    check limit   the producer got this number of checks without a verdict
-    skip age      the transaction is older than this
-
-A check counts only if it reached a producer in time for a response. The last allowed check must be known to have done so in this
-run of the broker: after a restart, or if the disk delayed it, it is sent once more. A policy therefore never acts after a
-check that nobody received (RocketMQ counts checks while nobody is connected, and within the grace period: its #8311). No limit
-applies within the grace period.
+The limits, and which checks count: docs/transactions.md, "Policies".
 
 The check limit is examined when the next check falls due, which costs nothing extra. Ages are examined in rounds over the whole
 group, one step for each tick, at intervals that suit the age. A transaction that an operator resumed was too old before: a round
@@ -22,8 +14,6 @@ from typing import Final
 
 from halfmq.core.events import ParkedResumed, PolicyChanged, PolicyExamined
 from halfmq.core.state import NEVER_MS, Policy, ProducerGroup, State, Undecided, drop_stale_deadlines, take_turn
-from halfmq.core.transaction.next_check import ParkedCheck, is_due
-from halfmq.core.view import PolicyView
 from halfmq.model.records import ParkedBecause
 
 #: Maximum number of undecided transactions that one step of a round examines.
@@ -38,7 +28,7 @@ _ROUND_MAX_MS: Final = 60_000
 _DELIVERED_KEPT: Final = 1_024
 
 
-def is_at_limit(policy: PolicyView | None, known: Undecided) -> bool:
+def is_at_limit(policy: Policy | None, known: Undecided) -> bool:
     """Whether it has had the maximum number of checks, and the last one reached a producer."""
     if policy is None:
         return False
@@ -54,9 +44,9 @@ def is_in_flight(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
 
 def exceeded_limit(policy: Policy, known: Undecided, now_ms: int) -> ParkedBecause | None:
     """The limit that it exceeds; None if it exceeds none, or is already parked."""
-    if isinstance(known.next_check, ParkedCheck) or now_ms < known.grace_until_ms:
+    if known.parked or now_ms < known.grace_until_ms:
         return None
-    if is_at_limit(policy, known) and is_due(known.next_check, now_ms):
+    if is_at_limit(policy, known) and known.next_check <= now_ms:
         return ParkedBecause.CHECKS
     age_ms = policy.settings.skip_age_ms
     if age_ms and now_ms >= known.prepared_at_ms + age_ms:
@@ -129,7 +119,7 @@ def examine_step(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
 
 def _note_when(policy: Policy, known: Undecided, now_ms: int) -> None:
     age_ms = policy.settings.skip_age_ms
-    if age_ms and not isinstance(known.next_check, ParkedCheck):
+    if age_ms and not known.parked:
         old_at_ms = max(known.prepared_at_ms + age_ms, known.grace_until_ms)
         policy.session.scan_next_ms = min(policy.session.scan_next_ms, max(old_at_ms, now_ms))
 

@@ -1,15 +1,7 @@
-"""Settings of a producer group: limits on undecided transactions, and a policy for those that stay undecided.
+"""Settings of a producer group: limits on undecided transactions, and a policy for those that stay undecided (docs/transactions.md).
 
-Without a policy a transaction waits indefinitely; that is the default, and promise 2. With a policy, the owner of the application
-states in advance what its silence means:
-
-    check limit + rollback    after this number of checks it is rolled back; the record names POLICY
-    check limit + parking     after this number of checks no further checks are sent automatically
-    skip age                  from this age on no further checks are sent automatically
-
-A parked transaction is still undecided. Nothing is lost: its producer or an operator may settle it as before, it counts towards the
-limits, and ``halfmq tx check`` sends a check. RocketMQ discards in every group, after ``transactionCheckMax`` = 15 checks
-or ``fileReservedTime`` = 72 hours: it copies the half into TRANS_CHECK_MAX_TIME_TOPIC and forgets it
+Without a policy a transaction waits indefinitely; that is the default, and promise 2. RocketMQ discards in every group, after
+``transactionCheckMax`` = 15 checks or ``fileReservedTime`` = 72 hours: it copies the half into TRANS_CHECK_MAX_TIME_TOPIC and forgets it
 (``TransactionalMessageServiceImpl.needDiscard``, ``needSkip``). Here age never causes a rollback: it says nothing about the local
 transaction.
 
@@ -22,10 +14,10 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from halfmq import limits
-from halfmq.core.audit import signed_if_space
-from halfmq.core.base_space import refuse_producer
+from halfmq.core.audit import signed
+from halfmq.core.base_bytes import refuse_producer
 from halfmq.core.commands import SetProducer
-from halfmq.core.decision import NOTHING, Decision, Effect, PolicyActed, ProducerSettingsStored, Refused, Why
+from halfmq.core.decision import NOTHING, Decision, Effect, PolicyActed, ProducerSettingsStored, Refused, Why, refuse
 from halfmq.core.events import DecisionEvent, PolicyChanged, PolicyExamined
 from halfmq.core.schema import producer_set
 from halfmq.core.state import Policy, State, Undecided, next_offset
@@ -122,8 +114,8 @@ def _record(policy: Policy, known: Undecided, because: ParkedBecause, offset: in
 def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Decision:
     """Set limits and policy of a producer group. Parked transactions stay parked, and undecided ones are kept.
 
-    Replies:
-        ProducerSettingsStored: the settings from now on. Refused, nothing was changed: INVALID_PARAMETER: the value is invalid; the text states
+    Replies: ProducerSettingsStored: the settings from now on. Refused, nothing was changed: INVALID_PARAMETER: the value is invalid; the
+        text states
             the valid range. LIMIT_REACHED: there is no space, or too many groups have settings. Existing settings can always be
             changed and removed.
     """
@@ -134,7 +126,7 @@ def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Deci
         settings = replace(standing, **given, set_by=settings.set_by)
     text = _refusal(settings)
     if text:
-        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
+        return refuse(Why.INVALID_PARAMETER, text)
     refused = _too_many(state, settings) or refuse_producer(state, settings)
     if refused is not None:
         return Decision(NOTHING, refused)
@@ -144,7 +136,7 @@ def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Deci
         (PolicyChanged(settings.name, tuple(before.past), before.last_check_delivered),) if before is not None else ()
     )
     decision = Decision((producer_set(next_offset(state), settings),), ProducerSettingsStored(settings), (), events)
-    return signed_if_space(state, decision, OperatorAction.SET_PRODUCER, settings.name, command.by)
+    return signed(decision, OperatorAction.SET_PRODUCER, settings.name, command.by)
 
 
 def _too_many(state: State, settings: ProducerSettings) -> Refused | None:

@@ -2,7 +2,7 @@
 
     new       refused beyond ``queries_max``, and beyond the queries' part of a base, which leaves the operators' part free
     unused    without a decision and without an undecided batch: forgotten after ``limits.QUERY_UNUSED_MS``, by a tick
-    over      its last decision said so: forgotten likewise, or once that is trimmed (``derived.forget_finished_queries``). It writes nothing more
+    over      its last decision said so: forgotten likewise, or once that is trimmed (``derived.forget_finished_queries``). Writes no more
     idle      keeps only its last decision after ``limits.QUERY_IDLE_MS``, by a tick
     growing   remembers up to ``limits.QUERY_DECISIONS_MAX`` decisions while there is space, else only the last one and the new one
     decided   stays for as long as the store does: its last batch must never be visible twice (promise 3). Only an operator forgets it
@@ -13,20 +13,17 @@ Each of these is a record, ``QueryForgotten``, except the last, which follows fr
 from typing import Final
 
 from halfmq import limits
-from halfmq.core.audit import bytes_if_space, signed_if_space
-from halfmq.core.base_bytes import DECISION_BYTES, DECISIONS_RESERVED, query_bytes
-from halfmq.core.base_space import refuse_named
+from halfmq.core.audit import signed
+from halfmq.core.base_bytes import DECISION_BYTES, DECISIONS_RESERVED, query_bytes, refuse_named
 from halfmq.core.commands import ForgetQuery
-from halfmq.core.decision import NOTHING, Decision, QueryRemoved, Refused, Why
+from halfmq.core.decision import Decision, QueryRemoved, Refused, Why, refuse
 from halfmq.core.schema import query_forgotten
 from halfmq.core.state import Query, State, next_offset
 from halfmq.core.transaction.queries import key_of
 from halfmq.model.query_batch import QueryBatch, query_text
-from halfmq.model.records import RECORD_HEAD_BYTES, OperatorAction, QueryForgotten, Record
-from halfmq.model.settings import named_bytes_max, queries_bytes_max
+from halfmq.model.records import OperatorAction, QueryForgotten, Record
+from halfmq.model.settings import NAMED_PART, QUERIES_PART
 
-#: More than a record takes with the longest names.
-FORGOTTEN_BYTES_MAX: Final = RECORD_HEAD_BYTES + 8 + 64 + limits.TOPIC_CHARS_MAX
 _SEE: Final = "`halfmq query list` shows them, and `halfmq query forget` removes one"
 
 
@@ -40,7 +37,7 @@ def refuse_new_query(state: State, batch: QueryBatch, group: str) -> Refused | N
     query = Query(key_of(state, batch.query, batch.topic), group)
     query.topic, query.stream = batch.topic, batch.stream
     size = query_bytes(query)
-    most = queries_bytes_max(state.settings.segment_bytes)
+    most = QUERIES_PART.bytes_max(state.settings.segment_bytes)
     if state.derived.queries_bytes + size > most:
         return Refused(
             Why.LIMIT_REACHED,
@@ -56,9 +53,9 @@ def make_space_for_decision(state: State, query: Query, offset: int) -> QueryFor
     if count < DECISIONS_RESERVED or count >= limits.QUERY_DECISIONS_MAX:
         return None
     segment_bytes = state.settings.segment_bytes
-    if state.derived.queries_bytes + DECISION_BYTES <= queries_bytes_max(
+    if state.derived.queries_bytes + DECISION_BYTES <= QUERIES_PART.bytes_max(
         segment_bytes
-    ) and state.derived.base_bytes + DECISION_BYTES <= named_bytes_max(segment_bytes):
+    ) and state.derived.base_bytes + DECISION_BYTES <= NAMED_PART.bytes_max(segment_bytes):
         return None
     return query_forgotten(offset, query, is_whole=False)
 
@@ -66,11 +63,11 @@ def make_space_for_decision(state: State, query: Query, offset: int) -> QueryFor
 # --- age ---------------------------------------------------------------------------------------------------------
 
 
-def next_query_ms(state: State) -> int | None:
+def next_query_ms(view: State) -> int | None:
     """When ``forget_old_queries`` has something to do, broker time ms; None: not before another record of a query."""
     times = [
         at_ms + limit_ms
-        for ages, limit_ms, _ in _ages(state)
+        for ages, limit_ms, _ in _ages(view)
         for at_ms in [next(iter(ages.values()), None)]
         if at_ms is not None
     ]
@@ -91,11 +88,6 @@ def forget_old_queries(state: State, offset: int, bytes_max: int, now_ms: int) -
             records.append(record)
             offset += record.size
     return records, False
-
-
-def old_queries_bound(state: State, bytes_max: int) -> int:
-    """Upper bound of the record bytes of ``forget_old_queries``, whatever the time is."""
-    return min(bytes_max, FORGOTTEN_BYTES_MAX * (len(state.derived.unused_queries) + len(state.derived.idle_queries)))
 
 
 def _ages(state: State) -> tuple[tuple[dict[tuple[str, str], int], int, bool], ...]:
@@ -119,22 +111,14 @@ def decide_forget_query(state: State, command: ForgetQuery, now_ms: int) -> Deci
     query = state.queries.get(key_of(state, command.name, command.topic))
     if query is None:
         text = f"no {query_text(command.name, command.topic)} is known here"
-        return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
+        return refuse(Why.NOT_FOUND, text)
     undecided = state.derived.undecided_of_query.get(query.key)
     if undecided:
         text = (
             f"{query.text} has {len(undecided)} undecided batches, so it may be at work: stop it, and roll them back "
             f"(halfmq tx rollback {next(iter(undecided))})"
         )
-        return Decision(NOTHING, Refused(Why.NOT_NOW, text))
+        return refuse(Why.NOT_NOW, text)
     record = query_forgotten(next_offset(state), query, is_whole=True)
     decision = Decision((record,), QueryRemoved(query.name, query.topic, query.last_batch))
-    return signed_if_space(state, decision, OperatorAction.FORGET_QUERY, query.text, command.by)
-
-
-def forget_query_bound(state: State, command: ForgetQuery) -> int:
-    """Upper bound of the record bytes of ``decide_forget_query``."""
-    query = state.queries.get(key_of(state, command.name, command.topic))
-    if query is None:
-        return 0
-    return bytes_if_space(state, query_forgotten(0, query, is_whole=True).size, query.text, command.by)
+    return signed(decision, OperatorAction.FORGET_QUERY, query.text, command.by)

@@ -2,8 +2,8 @@
 
     CopyForward(start) ... until Done(again=False)   ->   TrimLog(start)   ->   durable   ->   segments may be unlinked
 
-A step copies what the previous search found; the search continues only after the step (``CopiedForward``). The bound of a step, by
-which the engine makes space, and its decision thus refer to the same messages. A step whose search found nothing logs nothing.
+A step copies what the previous search found; the search continues only after the step (``CopiedForward``), since a decision changes
+nothing. A step whose search found nothing logs nothing.
 
 An undecided message is never deleted, and never prevents the removal of others (promise 6). After a trim the live state removes
 what redo of the remaining log would not know: verdicts and plain messages before the new start.
@@ -14,18 +14,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from halfmq.core.commands import CopyForward, TrimLog
+from halfmq.core.copies import copy_delayed, copy_half, step_bytes
 from halfmq.core.decision import NOTHING, Decision, Done, Refused, Why
 from halfmq.core.events import CopiedForward, TrimStarted
 from halfmq.core.holds import held_and_not_given_up
-from halfmq.core.queues.delay import copy_delayed
-from halfmq.core.state import Delayed, Half, State, Undecided, next_offset
-from halfmq.core.ties import tied_start
-from halfmq.core.transaction.machine import copy_half
+from halfmq.core.retention import tied_start
+from halfmq.core.state import Delayed, State, Undecided, next_offset
 from halfmq.model.placement import segment_start
 from halfmq.model.records import TRIM_SIZE, Record, Trim
 
-#: Bytes that one step copies in addition to its first message, so that a step is short.
-COPY_BYTES_MAX = 4 << 20
 #: Number of undecided transactions and delayed messages in one search; a step has at most two searches.
 EXAMINED_MAX = 4_096
 _END: Final = object()
@@ -81,7 +78,7 @@ def _candidates(state: State, log_start: int) -> Iterator[tuple[str, str, int] |
 
 
 def trim_started(state: State, command: CopyForward, now_ms: int) -> TrimStarted | None:
-    """The event before the decision and its bound, which both use its result."""
+    """The event before the decision, which uses its result."""
     return None if _refuse_start(state, command.log_start) is not None else TrimStarted(command.log_start)
 
 
@@ -95,7 +92,7 @@ def decide_copy_forward(state: State, command: CopyForward, now_ms: int) -> Deci
         return Decision(NOTHING, refused)
     records: list[Record] = []
     offset = next_offset(state)
-    end = offset + _step_bytes(state)
+    end = offset + step_bytes(state)
     count = 0
     for what in state.session.copy_progress.found:
         if len(records) >= command.records_max:
@@ -179,7 +176,7 @@ def _refuse_alive(state: State, log_start: int) -> Refused | None:
             known
             for group in state.producer_groups.values()
             for known in group.undecided.values()
-            if any(_below(half, log_start) for half in known.halves)
+            if any(half.offset < log_start for half in known.halves)
         ),
         None,
     )
@@ -198,23 +195,3 @@ def _refuse_held(state: State, command: TrimLog) -> Refused | None:
         return None
     text = f"since the trim began, group {held.group!r} holds messages of topic {held.topic!r} that it has not read"
     return Refused(Why.NOT_NOW, text)
-
-
-def _below(half: Half, log_start: int) -> bool:
-    return half.offset < log_start
-
-
-def copy_bytes_bound(state: State, command: CopyForward) -> int:
-    """Upper bound of what the next step logs. It copies the first message found whatever its size."""
-    if state.session.copy_progress is None or state.session.copy_progress.log_start != command.log_start:
-        return 0  # it will be refused
-    offset = next_offset(state)
-    for what in state.session.copy_progress.found:
-        first = _copy(state, what, command.log_start, offset)
-        if first is not None:
-            return max(_step_bytes(state), first.size)
-    return 0
-
-
-def _step_bytes(state: State) -> int:
-    return min(COPY_BYTES_MAX, state.record_bytes_max // 2)

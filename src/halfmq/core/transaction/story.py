@@ -7,16 +7,14 @@ from itertools import islice
 from typing import Final
 
 from halfmq.core.commands import SettledRow
-from halfmq.core.state import Undecided, Verdict
-from halfmq.core.transaction.listing import number_of_messages
-from halfmq.core.transaction.next_check import ParkedCheck
+from halfmq.core.state import ProducerGroup, State, Undecided, Verdict
+from halfmq.core.transaction.listing import number_of_messages, topics_of
 from halfmq.core.transaction.past_limit import is_at_limit
 from halfmq.core.transaction.states import by_whom, standing_state
-from halfmq.core.view import ProducerGroupView, View
 from halfmq.model.durations import span
 from halfmq.model.message_facts import HalfNotes
 from halfmq.model.query_batch import QueryBatch, of_tx_id
-from halfmq.model.records import DecidedBy, OperatorActed
+from halfmq.model.records import DecidedBy, OperatorActed, ParkedBecause
 from halfmq.model.settings import PastLimit, ProducerSettings
 
 #: Maximum number of other groups that are searched for a transaction that the named group does not have, as a hint.
@@ -26,7 +24,7 @@ _ADVISED: Final = {"COMMIT": "commit", "ROLLBACK": "roll back"}
 
 
 def story(
-    view: View, group: str, tx_id: str, now_ms: int, *, row: SettledRow | None = None, looked: str = "",
+    view: State, group: str, tx_id: str, now_ms: int, *, row: SettledRow | None = None, looked: str = "",
     acted: OperatorActed | None = None, notes: HalfNotes | None = None,
 ) -> tuple[str, ...]:  # fmt: skip
     """Sentences about the transaction, in the order of events. The last one says what it is waiting for, if anything.
@@ -69,11 +67,11 @@ def story(
     return (f"Transaction {tx_id}{of_group} is not undecided, and not among the recent verdicts. {looked}",)
 
 
-def check_is_open(view: View, group: str, tx_id: str, now_ms: int) -> bool:
+def check_is_open(view: State, group: str, tx_id: str, now_ms: int) -> bool:
     """A check of the undecided transaction was sent, or is due and a producer is there to get it: an answer may come soon."""
     producers = view.producer_groups.get(group)
     known = producers.undecided.get(tx_id) if producers is not None else None
-    if producers is None or known is None or isinstance(known.next_check, ParkedCheck):
+    if producers is None or known is None or known.parked:
         return False
     asked = producers.session.in_flight.get(tx_id)
     if asked is not None and asked.until_ms > now_ms:
@@ -81,11 +79,7 @@ def check_is_open(view: View, group: str, tx_id: str, now_ms: int) -> bool:
     return known.next_check <= now_ms and bool(producers.session.members or producers.session.pollers)
 
 
-def _prepared(view: View, known: Undecided, now_ms: int) -> tuple[str, ...]:
-    topics: dict[str, None] = {}
-    for half in known.halves:
-        topic = view.topics_by_id.get(half.topic_id)
-        topics[topic.name if topic is not None else f"topic id {half.topic_id}"] = None
+def _prepared(view: State, known: Undecided, now_ms: int) -> tuple[str, ...]:
     first = known.halves[0]
     size = sum(half.message_bytes for half in known.halves)
     messages, expected = number_of_messages(known)
@@ -94,7 +88,7 @@ def _prepared(view: View, known: Undecided, now_ms: int) -> tuple[str, ...]:
         said = f"{messages} messages in {len(known.halves)} half batches"
     sentences = [
         f"Transaction {known.tx_id} was prepared by producer group {known.group} {span(now_ms - known.prepared_at_ms)} ago.",
-        f"It has {said}{'' if first.batch is not None else ' messages'} for {', '.join(topics)}, {size} bytes; its first half is number {first.half_index}, "
+        f"It has {said}{'' if first.batch is not None else ' messages'} for {', '.join(topics_of(view, known))}, {size} bytes; its first half is number {first.half_index}, "
         f"prepared at log offset {first.first_offset}.",
     ]
     if first.offset != first.first_offset:
@@ -119,13 +113,13 @@ def _noted(notes: HalfNotes) -> tuple[str, ...]:
     return (said,) if said else ()
 
 
-def _checks(group: ProducerGroupView, known: Undecided, now_ms: int) -> tuple[str, ...]:
+def _checks(group: ProducerGroup, known: Undecided, now_ms: int) -> tuple[str, ...]:
     sentences = []
     if known.checks:
         sentences.append(f"Its producer group got {checks(known.checks)}.")
     else:
         sentences.append("No check was sent yet.")
-    if group.policy is not None and not isinstance(known.next_check, ParkedCheck):
+    if group.policy is not None and not known.parked:
         sentences += _policy(group.policy.settings)
     last_unknown = group.session.last_unknown.get(known.tx_id)
     if last_unknown is not None:
@@ -149,12 +143,11 @@ def _policy(settings: ProducerSettings) -> list[str]:
     return sentences
 
 
-def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) -> str:
-    check = known.next_check
+def _waits(view: State, group: ProducerGroup, known: Undecided, now_ms: int) -> str:
     if known.coordinator is not None:
         return _waits_for_coordinator(view, known)
-    if isinstance(check, ParkedCheck):
-        why = f"it had {checks(known.checks)}" if check is ParkedCheck.CHECKS else "of its age"
+    if known.parked:
+        why = f"it had {checks(known.checks)}" if known.parked is ParkedBecause.CHECKS else "of its age"
         return (
             f"The policy of group {group.name} parked it because {why}: no further checks are sent automatically. It is still "
             "undecided; its producer or an operator can settle it, and `halfmq tx check` sends a check."
@@ -172,8 +165,8 @@ def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) 
             f"It waits because no producer of group {group.name} is connected; one that connects gets a check at once, and an "
             "operator can decide."
         )
-    if check > now_ms:
-        in_time = span(check - now_ms)
+    if known.next_check > now_ms:
+        in_time = span(known.next_check - now_ms)
         if is_at_limit(group.policy, known):
             return (
                 f"It had the maximum number of checks of its group's policy: in {in_time} {_what_then(group, known)}."
@@ -186,7 +179,7 @@ def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) 
     return "Its check is due now."
 
 
-def _waits_for_coordinator(view: View, known: Undecided) -> str:
+def _waits_for_coordinator(view: State, known: Undecided) -> str:
     coordinator = known.coordinator
     assert coordinator is not None
     taken = view.coordinators.get((known.group, coordinator.name))
@@ -199,7 +192,7 @@ def _waits_for_coordinator(view: View, known: Undecided) -> str:
     )
 
 
-def _what_then(group: ProducerGroupView, known: Undecided) -> str:
+def _what_then(group: ProducerGroup, known: Undecided) -> str:
     policy = group.policy
     if policy is None or not is_at_limit(policy, known):
         return "it is checked again"
@@ -222,7 +215,7 @@ def _settled(verdict: Verdict, now_ms: int, acted: OperatorActed | None) -> str:
     )
 
 
-def _compared(view: View, group: str, tx_id: str, now_ms: int) -> tuple[str, ...]:
+def _compared(view: State, group: str, tx_id: str, now_ms: int) -> tuple[str, ...]:
     known = view.comparisons.get((group, tx_id))
     if known is None:
         return ()

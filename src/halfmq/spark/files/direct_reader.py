@@ -4,32 +4,135 @@ The watermark page holds the high watermark, up to which everything is durable a
 slices of mapped segments. A segment that is removed while mapped stays readable; one that is removed before is data loss.
 Executors need the directory under the same path, so this works on one machine.
 
-The classes of ``halfmq.store`` load all queues and create an object per entry: too slow for a plan every 10 ms and millions of
-rows.
+Queue entries are safe to read: the broker advances the high watermark only after it has written all entries below it, and never changes
+such an entry. They are read with ``pread`` instead of a mapping, so that a concurrent removal or rebuild of a file gives a missing file or
+a zero entry, never a SIGBUS.
+
+The classes of ``halfmq.store`` load all queues and create an object per entry: too slow for a plan every 10 ms and millions of rows.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from halfmq.client.blocking import Unavailable
 from halfmq.limits import SIZE_SAMPLE_MESSAGES
 from halfmq.model.ids import java_string_hash
 from halfmq.model.stored_message import MAGIC_V1, MAGIC_V2
-from halfmq.spark.files.queue_files import QueueFiles
+from halfmq.runtime.disk import File, RealDisk
 from halfmq.spark.files.store_files import StoreFiles
 from halfmq.spark.options import Options
 from halfmq.spark.plan.offsets import QueueBoundsSnapshot, QueueName, queue_number
 from halfmq.spark.plan.partitions import QueueRange, Ranges, sample_start
-from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
-from halfmq.spark.rows.byte_slices import Bytes, Ints, gather
-from halfmq.spark.rows.queue_entries import Entries
-from halfmq.spark.rows.stored_rows import BATCH_ROWS, StoredRows, cut_points
+from halfmq.spark.retry_deadline import RetryDeadline
+from halfmq.spark.rows.byte_slices import ENTRY, Bytes, Entries, Ints, cuts, gather
+from halfmq.spark.rows.stored_rows import BATCH_BYTES, BATCH_ROWS, StoredRows
+from halfmq.store.consume_queue import file_end, first_visible_at, list_bases, visible_before
+from halfmq.store.layout import QUEUE_ENTRY_BYTES
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
 from halfmq.store.topics_file import read_topics
 from halfmq.store.watermark_page import Watermark
+
+#: Entries that are read at once: 3 MB.
+_CHUNK: Final = 1 << 16
+_DISK: Final = RealDisk()
+
+
+class QueueFiles:
+    """The files of a queue. Keeps no file open between calls."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def bounds(self, log_start: int, position: int) -> tuple[int, int]:
+        """(first offset, end offset) of the messages visible below ``position``; (0, 0) for an empty queue.
+
+        Raises:
+            FileNotFoundError: a file was removed between listing and opening it; try again.
+        """
+        bases = self._bases()
+        if not bases:
+            return 0, 0
+        end = self._first_at(bases, position)
+        return min(self._first_at(bases, log_start), end), end
+
+    def read(self, start: int, end: int) -> Entries:
+        """Entries [start, end), which must lie within ``bounds``; they may span files.
+
+        Raises:
+            FileNotFoundError: a file does not exist (the log was trimmed, or the indexes are being rebuilt).
+        """
+        bases = self._bases()
+        parts = []
+        while start < end:
+            base = max((base for base in bases if base <= start), default=None)
+            if base is None or start >= file_end(base):
+                raise FileNotFoundError(f"no file in {self._directory} contains queue offset {start}")
+            stop = min(end, file_end(base))
+            data = self._pread(base, (start - base) * QUEUE_ENTRY_BYTES, (stop - start) * QUEUE_ENTRY_BYTES)
+            parts.append(data)
+            start = stop
+        entries = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), dtype=ENTRY)
+        if not (entries["message_bytes"] > 0).all():
+            raise FileNotFoundError(f"entries in {self._directory} are being rebuilt")
+        return entries
+
+    def first_at_time(self, start: int, end: int, time_ms: int) -> int:
+        """The first of the entries [start, end) with this store time (ms since 1970) or a later one; ``end`` if all are older.
+
+        As the broker's ``search_by_time``: store times never decrease along a queue, since broker time does not, also after jumps
+        of the clock (``core/clock_jumps.py``).
+
+        Raises:
+            FileNotFoundError: as ``read``.
+        """
+        low, high = start, end
+        while low < high:
+            middle = (low + high) // 2
+            if int(self.read(middle, middle + 1)["store_time_ms"][0]) < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def fitting(self, start: int, end: int, bytes_max: int) -> tuple[int, int]:
+        """(number, bytes) of the entries from ``start`` on, before ``end``, whose message sizes add up to at most ``bytes_max``.
+
+        Raises:
+            FileNotFoundError: as ``read``.
+        """
+        count = size = 0
+        while start + count < end:
+            sums = np.cumsum(
+                self.read(start + count, min(end, start + count + _CHUNK))["message_bytes"].astype(np.int64)
+            )
+            fit = int(np.searchsorted(sums, bytes_max - size, side="right"))
+            count += fit
+            size += int(sums[fit - 1]) if fit else 0
+            if fit < len(sums):
+                break
+        return count, size
+
+    def _bases(self) -> list[int]:
+        return list_bases(_DISK, self._directory, ".q")
+
+    def _pread(self, base: int, at: int, length: int) -> bytes:
+        """Read, padded with zeros (no entry): a file that is being rebuilt may be short."""
+        return self._open(base).read(at, length).ljust(length, b"\0")
+
+    def _open(self, base: int) -> File:
+        return _DISK.open(self._directory / f"{base:020d}.q", writable=False)
+
+    def _first_at(self, bases: list[int], position: int) -> int:
+        """The first queue offset that is not visible below ``position``."""
+        return first_visible_at(
+            bases, 0, lambda base, entries: visible_before(self._open(base).read, entries, position)
+        )
+
 
 T = TypeVar("T")
 
@@ -47,7 +150,7 @@ class _Entries(NamedTuple):
 
 
 class DirectReader(StoreFiles):
-    """Reads the store in ``options.path`` below its high watermark. The caller must call ``close``."""
+    """Reads the store in ``options.path`` below its high watermark: a ``source.Reader``. Each batch is within one segment."""
 
     def __init__(self, options: Options, deadline: RetryDeadline) -> None:
         super().__init__(options.path, deadline)
@@ -60,23 +163,16 @@ class DirectReader(StoreFiles):
     # --- planning
 
     def snapshot(self, known: Collection[str] = ()) -> QueueBoundsSnapshot:
-        """The bounds of all subscribed queues now. Waits until the store has a high watermark.
-
-        Raises:
-            UsageError: ``path`` is not a store.
-            ConnectError: there was no high watermark within ``brokerTimeout``.
-        """
         self._identify()
         return self._deadline.until(self._try_snapshot, f"store {self._root}")
 
     def size_samples(self, sliced: Sequence[QueueRange]) -> list[tuple[int, int]]:
-        """(messages, their bytes) of some messages of each slice, for ``partitions.slice_bytes``; (0, 0) if they were just removed."""
         found = []
         for one in sliced:
             start = sample_start(one)
             try:
                 entries = self._queue(one.topic_id, one.queue).read(start, min(one.end, start + SIZE_SAMPLE_MESSAGES))
-                found.append((len(entries), int(entries["size"].sum(dtype=np.int64))))
+                found.append((len(entries), int(entries["message_bytes"].sum(dtype=np.int64))))
             except FileNotFoundError:
                 found.append((0, 0))
         return found
@@ -105,11 +201,6 @@ class DirectReader(StoreFiles):
     def offsets_at(
         self, times_ms: Mapping[QueueName, int], snapshot: QueueBoundsSnapshot
     ) -> dict[QueueName, int | None]:
-        """The first message of each queue stored at its time (ms since 1970) or later; None if ``snapshot`` has none.
-
-        Raises:
-            ConnectError: as ``snapshot``.
-        """
         found: dict[QueueName, int | None] = {}
         for name, time_ms in times_ms.items():
             end = snapshot.queues[name][1]
@@ -120,11 +211,6 @@ class DirectReader(StoreFiles):
     def fitting(
         self, queue: QueueName, start: int, end: int, bytes_max: int, snapshot: QueueBoundsSnapshot
     ) -> tuple[int, int]:
-        """(number, bytes) of the messages from ``start`` on, before ``end``, whose stored sizes add up to at most ``bytes_max``.
-
-        Messages past retention have no size; ``read`` reports them.
-        """
-
         def look(files: QueueFiles, first: int) -> tuple[int, int]:
             kept = min(max(start, first), end)
             count, size = files.fitting(kept, end, bytes_max)
@@ -149,10 +235,6 @@ class DirectReader(StoreFiles):
     # --- reading
 
     def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
-        """The messages of ``ranges``; each batch is within one segment.
-
-        ``lost`` is called with a sentence about missing or damaged messages; if it returns, reading continues after them.
-        """
         self._identify()
         if self._store != ranges.store:
             lost(f"this is store {self._store}, but store {ranges.store} was planned")
@@ -205,7 +287,7 @@ class DirectReader(StoreFiles):
                 return
             entries, queue_offsets = entries[wanted], queue_offsets[wanted]
         offsets: Ints = entries["offset"].astype(np.int64)
-        sizes: Ints = entries["size"].astype(np.int64)
+        sizes: Ints = entries["message_bytes"].astype(np.int64)
         segments = offsets // self._segment_bytes
         edges = [0, *(np.flatnonzero(np.diff(segments)) + 1).tolist(), len(offsets)]
         for first, last in pairwise(edges):
@@ -225,11 +307,9 @@ class DirectReader(StoreFiles):
                 lost(self._damage(one, found, good))
             whole = bool(good.all())
             kept = np.flatnonzero(good)
-            begin = 0
-            for end in cut_points(found.sizes if whole else found.sizes[kept]):
+            for begin, end in cuts(found.sizes if whole else found.sizes[kept], BATCH_BYTES, BATCH_ROWS):
                 # Slices are free; choosing entries by number costs more than all the rest of this loop.
                 chosen = slice(begin, end) if whole else kept[begin:end]
-                begin = end
                 rows = entries[first:last][chosen]
                 yield StoredRows(
                     buffer=mapped[0],

@@ -12,9 +12,10 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from halfmq.client.blocking import Unavailable
 from halfmq.errors import UsageError
 from halfmq.runtime.disk import RealDisk
-from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
+from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.rows.byte_slices import Bytes, as_bytes
 from halfmq.store.identity import not_permitted, read_identity
 from halfmq.store.segment import segment_name

@@ -13,10 +13,10 @@ from msgspec import Meta
 
 from halfmq.errors import UsageError
 from halfmq.spark.jobs import session, source, table_job
-from halfmq.spark.jobs.files import unchanged
 from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.jobs.stream import Say
 from halfmq.spark.jobs.table_job import Part, TableSettings
+from halfmq.spark.jobs.tables import unchanged
 
 COLUMNS: Final = (
     "topic", "queue", "offset", "timestamp", "key", "tag", "keys", "message_id", "transaction_id", "value", "properties",

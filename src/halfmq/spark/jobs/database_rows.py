@@ -172,7 +172,7 @@ def _write(pieces: Iterator[Sequence[Any]], columns: Sequence[str], places: Sequ
 
 
 def arrow(values: list[Any], column: str) -> pa.Array:
-    """The values of a column with the type that follows from them. Raises UsageError: they have none in common, or one that has no equal."""
+    """The values of a column with the type that follows from them. Raises UsageError: they have none in common, or one without an equal."""
     if any(isinstance(one, uuid.UUID) for one in values):
         values = [str(one) if isinstance(one, uuid.UUID) else one for one in values]
     try:

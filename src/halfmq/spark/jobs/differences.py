@@ -114,7 +114,7 @@ def _places(number: Decimal) -> int:
 
 
 class Sides(NamedTuple):
-    """Both inputs. ``messages`` has the columns of ``PLACE`` if it has a place, and ``REASON`` and ``KEY_TEXTS`` if it may be unreadable."""
+    """Both inputs. ``messages`` has the columns of ``PLACE`` if it has a place, ``REASON`` and ``KEY_TEXTS`` if it may be unreadable."""
 
     rows: DataFrame
     messages: DataFrame
@@ -123,13 +123,13 @@ class Sides(NamedTuple):
 def classify(sides: Sides, planned: Plan, newer_than: Any | None) -> DataFrame:
     """One row for each key, and for each message without one, with column ``kind``: of ``Kind``, null if both sides are equal.
 
-    What keys alone decide does not depend on the rest of a body: a message whose key can be read counts for its key, also if its body is not one of
-    the schema. It then differs from the row, since what it says is not known.
+    What keys alone decide does not depend on the rest of a body: a message whose key can be read counts for its key, also if its body is
+    not one of the schema. It then differs from the row, since what it says is not known.
 
     ``newer_than``: a time; messages without a row that became visible then or later are ``NEWER``. None: all count.
 
-    Columns: ``kind``, ``key`` (struct), ``rows``, ``messages``, ``table_values``, ``message_values`` (structs of the compared columns), ``differing``
-    (names), ``first_message``, ``last_message`` (structs of ``PLACE``), ``reason``, ``sum_names``.
+    Columns: ``kind``, ``key`` (struct), ``rows``, ``messages``, ``table_values``, ``message_values`` (structs of the compared columns),
+    ``differing`` (names), ``first_message``, ``last_message`` (structs of ``PLACE``), ``reason``, ``sum_names``.
 
     Raises:
         UsageError: a column does not exist, or its types on both sides cannot be compared.
@@ -138,7 +138,7 @@ def classify(sides: Sides, planned: Plan, newer_than: Any | None) -> DataFrame:
     rows = sides.rows.select(
         *_key(planned, kinds, 0),
         f.lit(None).cast("string").alias("reason"),
-        f.lit(None).cast(_place_type(sides.messages)).alias("place"),
+        f.lit(None).cast(sides.messages.select(_place(sides.messages)).schema[0].dataType).alias("place"),
         f.lit(1).cast("long").alias("rows"),
         f.lit(0).cast("long").alias("messages"),
         _values(planned.compare, 0).alias("table_values"),
@@ -200,7 +200,9 @@ SIDES: Final = ("table", "message")
 
 
 def sum_names(planned: Plan) -> list[str]:
-    """Columns of ``classify`` with sums: ``table_sum_0``, and ``table_exact_0``, where doubles are added as decimals, as far as they are such."""
+    """Columns of ``classify`` with sums: ``table_sum_0``, and ``table_exact_0``, where doubles are added as decimals, as far as they are
+    such.
+    """
     return [f"{side}_{what}_{n}" for side in SIDES for n in range(len(planned.sums)) for what in ("sum", "exact")]
 
 
@@ -233,10 +235,6 @@ def _reason(messages: DataFrame, planned: Plan) -> Column:
     known = f.col(REASON) if REASON in messages.columns else f.lit(None).cast("string")
     absent = (f.when(f.col(pair.messages).isNull(), f.lit(f"no {pair.messages}")) for pair in planned.keys)
     return f.coalesce(known, *absent)
-
-
-def _place_type(messages: DataFrame) -> t.DataType:
-    return messages.select(_place(messages).alias("place")).schema["place"].dataType
 
 
 def _place(messages: DataFrame) -> Column:

@@ -5,8 +5,8 @@ OUTPUT/silver        the bodies that fit the schema, as columns
 OUTPUT/quarantine    the other messages, with a reason
 OUTPUT/_checkpoint   where the job is; start it again at any time
 
-A message is late if its event time is more than ``late_after`` before its ``timestamp``, the time at which the broker made it visible. Both are
-in the message, so a batch that is repeated has the same late messages.
+A message is late if its event time is more than ``late_after`` before its ``timestamp``, the time at which the broker made it visible. Both
+are in the message, so a batch that is repeated has the same late messages.
 """
 
 from collections import Counter
@@ -22,11 +22,11 @@ from pyarrow.dataset import dataset
 
 from halfmq.errors import UsageError
 from halfmq.spark.jobs import session, source, table_job, tables
-from halfmq.spark.jobs.files import Split, unchanged
 from halfmq.spark.jobs.json_rows import JsonRows, Rejected
 from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.jobs.stream import Say
 from halfmq.spark.jobs.table_job import Part, TableSettings
+from halfmq.spark.jobs.tables import Split, unchanged
 from halfmq.spark.options import duration_ms
 
 #: Value of column ``reason``, besides those of ``json_rows``.
@@ -121,9 +121,7 @@ def _schema_text(settings: Settings) -> str | None:
 def _late_ms(settings: Settings) -> int | None:
     if (settings.event_time is None) != (settings.late_after is None):
         raise UsageError("--event-time and --late-after need each other", hint="give both, or none of them")
-    return (
-        None if settings.late_after is None else duration_ms("late-after", {"late-after": settings.late_after}, 0, "")
-    )
+    return None if settings.late_after is None else duration_ms(unit="")("late-after", settings.late_after)
 
 
 def parse_schema(ddl: str, required: Sequence[str] = (), event_time: str | None = None) -> tuple[str, JsonRows]:

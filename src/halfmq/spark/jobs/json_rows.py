@@ -54,8 +54,8 @@ _PLAIN: Final[dict[pa.DataType, Any]] = {
     pa.timestamp("us"): Annotated[datetime.datetime, msgspec.Meta(tz=False)],
 }
 #: A body without any of these has no decimal or timestamp that msgspec accepts and ``_exact`` refuses: an escape; a long fraction; an edge
-#: year; a text of nothing but digits and what Python's ``Decimal`` skips. Most bodies have none, and ``_exact`` triples their time. For RE2,
-#: which searches four times as fast as Python.
+#: year; a text of nothing but digits and what Python's ``Decimal`` skips. Most bodies have none, and ``_exact`` triples their time. For
+#: RE2, which searches four times as fast as Python.
 _TO_BE_EXAMINED: Final = r'\\|\.[0-9]{7}|"(?:0001|9999)-|"[-+.0-9eE]*[_ \x80-\xff][-+.0-9eE_ \x80-\xff]*"'
 #: Python's ``Decimal`` also takes blanks, underscores, digits of other scripts, and NaN.
 _DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -116,12 +116,8 @@ class JsonRows:
         for field in self.schema:
             _python_type(field.type, field.name)
 
-    def __getstate__(self) -> tuple[pa.Schema, tuple[str, ...]]:
-        return self.schema, self.required
-
-    def __setstate__(self, state: tuple[pa.Schema, tuple[str, ...]]) -> None:
-        for name, value in zip(("schema", "required"), state, strict=True):
-            object.__setattr__(self, name, value)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JsonRows, (self.schema, self.required)
 
     @cached_property
     def _decode(self) -> Callable[[bytes], Any]:

@@ -1,9 +1,7 @@
 """``halfmq pipeline reconcile``: a business table against the messages about it, key by key.
 
-The table is read first, as one snapshot of the database, and the messages after it. In a system that is at rest both are complete. In one that
-runs, ``--settle`` separates what is wrong from what is under way: messages are read so long after the table, so that the transactions of its rows are
-decided, and a message without a row is a phantom only if it became visible so long before the table was read. A message becomes visible after the
-COMMIT of its row, so its row was there by then, as far as the clocks of this machine and the broker differ by less than that.
+The table is read first, as one snapshot of the database, and the messages after it. In a system that is at rest both are complete. What
+``--settle`` does for one that runs, and why: docs/pipeline.md, Reconcile.
 """
 
 import math
@@ -28,7 +26,7 @@ from pyspark.sql import types as t
 from rich.console import Console
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs import database_rows, differences, inputs, reconciliation, session
+from halfmq.spark.jobs import database_rows, differences, reconciliation, session, source
 from halfmq.spark.jobs.differences import KEY_TEXTS, PLACE, REASON, Plan, Sides
 from halfmq.spark.jobs.reconciliation import Example, Kind, Result, Total, Values
 from halfmq.spark.jobs.settings import SparkSettings
@@ -135,11 +133,11 @@ def reconcile(settings: Settings, spark: SparkSettings, say: Say) -> Result:
             raise UsageError(
                 "--work is missing", hint="on a cluster: a directory that all machines have under this path"
             )
-        with inputs.spark_errors():
+        with source.spark_errors():
             table = _Table(_rows(active, settings, copied), _shown_table(settings), read_at)
             _wait(read_at, settle_ms, say)
             messages = _messages(active, settings, planned, table.rows.schema)
-            say(f"comparing with messages of {_shown_messages(settings)}")
+            say(f"comparing with messages of {shown_source(settings, settings.messages_path)}")
             newer_than = read_at - timedelta(milliseconds=settle_ms) if settle_ms else None
             result = _compared(Sides(table.rows, messages), planned, settings, table, newer_than)
     return msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 1))
@@ -192,7 +190,7 @@ def check(settings: Settings) -> tuple[Plan, int]:
         raise UsageError(f"there is no directory for --json {settings.json}")
     settle_ms = 0
     if settings.settle is not None:
-        settle_ms = duration_ms("--settle", {"--settle": settings.settle}, 0, unit="")
+        settle_ms = duration_ms(unit="")("--settle", settings.settle)
         if settle_ms == 0:
             raise UsageError("--settle is 0", hint="60s")
         if settings.database is None:
@@ -226,7 +224,7 @@ def _rows(spark: Any, settings: Settings, copied: database_rows.Copied | None) -
     if copied is not None:
         return _copied_rows(spark, copied)
     assert settings.table_path is not None
-    rows = inputs.read_table(spark, settings.table_path)
+    rows = source.read_table(spark, settings.table_path)
     return rows if settings.where_table is None else _where(rows, settings.where_table, "--where-table")
 
 
@@ -260,7 +258,7 @@ def _directory(settings: Settings) -> Iterator[Path]:
 
 def _messages(spark: Any, settings: Settings, planned: Plan, table: t.StructType) -> Any:
     if settings.messages_path is not None:
-        found = inputs.read_table(spark, settings.messages_path)
+        found = source.read_table(spark, settings.messages_path)
         return found if settings.where_messages is None else _where(found, settings.where_messages, "--where-messages")
     schema = _schema(settings, planned, table)
     # Names, keys and tags cost a third of a scan, and only a condition can use them.
@@ -268,7 +266,7 @@ def _messages(spark: Any, settings: Settings, planned: Plan, table: t.StructType
     taken = sorted({*columns, _CORRUPT, REASON, KEY_TEXTS}.intersection(schema.fieldNames()))
     if taken:
         raise UsageError(f"--schema has columns with names of the message itself: {', '.join(taken)}")
-    read = inputs.read_topics(spark, settings, ("value", *columns.values()))
+    read = source.read_topics(spark, settings, ("value", *columns.values()))
     wanted = t.StructType([*schema.fields]).add(_CORRUPT, t.StringType())
     text = f.col("value").cast("string")
     body = read.withColumn("body", f.from_json(text, wanted, {"columnNameOfCorruptRecord": _CORRUPT}))
@@ -326,7 +324,7 @@ def _schema(settings: Settings, planned: Plan, table: t.StructType) -> t.StructT
         schema = t.StructType.fromDDL(settings.schema)
     except Exception as error:  # of Py4J, before Spark wraps it
         raise UsageError(
-            f"--schema is not understood: {inputs.cause(error)}", hint="'basket_id long, total_cents long'"
+            f"--schema is not understood: {source.cause(error)}", hint="'basket_id long, total_cents long'"
         ) from error
     if not isinstance(schema, t.StructType):
         raise UsageError("--schema names no columns", hint="'basket_id long, total_cents long'")
@@ -348,13 +346,7 @@ def _where(rows: DataFrame, condition: str, option: str) -> DataFrame:
     try:
         return rows.where(condition)
     except AnalysisException as error:
-        raise UsageError(f"{option} is not understood: {inputs.cause(error)}") from error
-
-
-def _shown_messages(settings: Settings) -> str:
-    if settings.messages_path is not None:
-        return settings.messages_path
-    return shown_source(settings)
+        raise UsageError(f"{option} is not understood: {source.cause(error)}") from error
 
 
 # --- the result ---------------------------------------------------------------------------------------------------
@@ -386,7 +378,7 @@ def _result(found: DataFrame, planned: Plan, settings: Settings, table: _Table) 
             )
     return Result(
         table=table.name,
-        messages=_shown_messages(settings),
+        messages=shown_source(settings, settings.messages_path),
         read_at=table.read_at.isoformat(timespec="milliseconds"),
         rows=sum(row["rows"] for row in counted.values()),
         messages_read=sum(row["messages"] for row in counted.values()),
@@ -408,7 +400,7 @@ def _result(found: DataFrame, planned: Plan, settings: Settings, table: _Table) 
 
 
 def _sum(row: Any, side: str, number: int) -> Any:
-    """A sum of doubles as the sum of the decimals that they stand for, without the errors of adding doubles, if all of them stand for one."""
+    """A sum of doubles as the sum of the decimals that they stand for, without the errors of adding doubles, if all stand for one."""
     found, exact = row[f"{side}_sum_{number}"], row[f"{side}_exact_{number}"]
     if not isinstance(found, float) or not math.isfinite(found) or exact is None:
         return found

@@ -143,7 +143,6 @@ def from_json(path: Path) -> Result:
 
 
 def show(result: Result, console: Console) -> None:
-    """Print the result for people."""
     for what, count, where in (
         ("table", result.rows, result.table),
         ("messages", result.messages_read, result.messages),

@@ -7,8 +7,8 @@ The input is bounded and divided into chunks when the job starts for the first t
     STATE/progress.json   how many chunks are done
     STATE/_lock           one process at a time
 
-Chunk N is one batch write, version N of the writer: the broker makes its rows visible at one moment, and if it comes again, because the job was
-killed before it noted that, nothing is written. So the job may be killed and started again at any time.
+Chunk N is one batch write, version N of the writer: the broker makes its rows visible at one moment, and if it comes again, because the job
+was killed before it noted that, nothing is written. So the job may be killed and started again at any time.
 
 A stream over the files of an archive would do the same with Spark's checkpoint; but it would also take up files that the archive gets
 meanwhile, and has no end in time.
@@ -17,6 +17,7 @@ meanwhile, and has no end in time.
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -29,9 +30,8 @@ from msgspec import Meta, field
 from halfmq.errors import DataLost, UsageError
 from halfmq.model.properties import CARRIED, OWN_PREFIX, SHARDING_KEY, SYSTEM
 from halfmq.spark.jobs import archive, session, source, state, tables
-from halfmq.spark.jobs.inputs import cause, spark_errors
 from halfmq.spark.jobs.settings import SparkSettings
-from halfmq.spark.jobs.source import SourceSettings
+from halfmq.spark.jobs.source import SourceSettings, cause, spark_errors
 from halfmq.spark.jobs.stream import JobFailed, Say
 from halfmq.spark.options import OPTIONS, parse_options
 from halfmq.spark.plan.bounds import ends_by_time, starts_by_time
@@ -234,8 +234,7 @@ def _batches(location: str) -> list[list[str]]:
 
 
 def _chunks(settings: Settings, options: dict[str, str]) -> tuple[QueueBoundsSnapshot, list[Chunk]]:
-    reader = _reader(options)
-    try:
+    with closing(_reader(options)) as reader:
         snapshot, bounds = _bounds(settings, reader)
         if not snapshot.topics:
             raise UsageError("there is nothing to replay: none of the topics exists")
@@ -246,8 +245,6 @@ def _chunks(settings: Settings, options: dict[str, str]) -> tuple[QueueBoundsSna
             return reader.offsets_at({name: time_ms for name, (at, end) in bounds.items() if at < end}, snapshot)
 
         return snapshot, chunks_of_times(bounds, settings.max_rows, before)
-    finally:
-        reader.close()
 
 
 def _bounds(settings: Settings, reader: Reader) -> tuple[QueueBoundsSnapshot, dict[QueueName, tuple[int, int]]]:
@@ -371,11 +368,8 @@ def _chunk(ranges: Mapping[QueueName, tuple[int, int]]) -> Chunk:
 def _read(spark: Any, options: dict[str, str], plan: Plan, chunk: Chunk) -> Any:
     if chunk.files:
         return spark.read.parquet(*chunk.files)
-    reader = _reader(options)
-    try:
+    with closing(_reader(options)) as reader:
         snapshot = _snapshot(reader)
-    finally:
-        reader.close()
     if snapshot.store != plan.store:
         raise DataLost(f"the broker has another store than the one of the plan: {snapshot.store}, not {plan.store}")
     for topic, number in plan.topics.items():

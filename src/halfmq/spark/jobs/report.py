@@ -14,7 +14,7 @@ from msgspec import Meta
 from halfmq import __version__
 from halfmq.errors import UsageError
 from halfmq.printable import printable
-from halfmq.spark.jobs import inputs, reconciliation, report_plots, session, tables
+from halfmq.spark.jobs import reconciliation, report_plots, session, source, tables
 from halfmq.spark.jobs.report_figures import (
     CHECKS_SHOWN,
     LATENCY_EDGES_MS,
@@ -54,9 +54,9 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
     parts: dict[str, Any] = {"reconciliation": result}
     if _has_messages(settings) or settings.transactions is not None:
         active = session.start("report", spark)
-        with inputs.spark_errors():
+        with source.spark_errors():
             if _has_messages(settings):
-                say(f"messages of {_source(settings)}")
+                say(f"messages of {shown_source(settings, settings.messages_path)}")
                 parts["messages"] = _messages(active, settings)
             if settings.transactions is not None:
                 say(f"transactions of {settings.transactions}")
@@ -94,16 +94,10 @@ def _has_messages(settings: Settings) -> bool:
     return bool(settings.topics) or any(one is not None for one in given)
 
 
-def _source(settings: Settings) -> str:
-    if settings.messages_path is not None:
-        return settings.messages_path
-    return shown_source(settings)
-
-
 def _messages(spark: Any, settings: Settings) -> Messages | None:
     if settings.messages_path is not None:
-        return messages_of(inputs.read_table(spark, settings.messages_path))
-    return messages_of(inputs.read_topics(spark, settings, _COLUMNS))
+        return messages_of(source.read_table(spark, settings.messages_path))
+    return messages_of(source.read_topics(spark, settings, _COLUMNS))
 
 
 def _transactions(spark: Any, location: str) -> Any:
@@ -117,7 +111,7 @@ def _transactions(spark: Any, location: str) -> Any:
     if (directory / "undecided.parquet").exists():
         parts.append(spark.read.parquet(str(directory / "undecided.parquet")))
     if not parts:
-        return inputs.read_table(spark, location)
+        return source.read_table(spark, location)
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1], allowMissingColumns=True)
 
 
@@ -151,7 +145,7 @@ def render(settings: Settings, parts: dict[str, Any]) -> str:
         title=settings.title,
         made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=__version__,
-        source=_source(settings) if _has_messages(settings) else None,
+        source=shown_source(settings, settings.messages_path) if _has_messages(settings) else None,
         transactions_source=settings.transactions,
         messages=parts.get("messages"),
         transactions=parts.get("transactions"),

@@ -38,7 +38,6 @@ _STYLE: Final[dict[Any, Any]] = {
 
 
 def rates(found: Messages) -> str:
-    """Messages a second by topic, over time."""
     with rc_context(_STYLE):
         figure, axes = _axes()
         names = list(found.series)
@@ -64,7 +63,6 @@ def rates(found: Messages) -> str:
 
 
 def undecided(found: Transactions) -> str:
-    """Undecided transactions over time."""
     with rc_context(_STYLE):
         figure, axes = _axes()
         axes.stairs(found.undecided, _edges(found.interval), color=_COLORS[0], fill=True, alpha=0.25)
@@ -77,7 +75,6 @@ def undecided(found: Transactions) -> str:
 
 
 def latencies(found: Latencies) -> str:
-    """A histogram of the times from the first half message to the verdict, with percentiles."""
     with rc_context(_STYLE):
         figure, axes = _axes()
         used = [index for index, count in enumerate(found.counts) if count]
@@ -100,7 +97,6 @@ def latencies(found: Latencies) -> str:
 
 
 def rollbacks(groups: Sequence[Group]) -> str:
-    """The share of transactions that rolled back or are undecided, by producer group."""
     with rc_context({**_STYLE, "axes.grid.axis": "x"}):
         shown = groups[:_GROUPS_SHOWN]
         figure, axes = _axes(1.3 + 0.34 * len(shown))
@@ -118,7 +114,6 @@ def rollbacks(groups: Sequence[Group]) -> str:
 
 
 def checks(counts: Sequence[int]) -> str:
-    """Transactions by the number of their checks."""
     with rc_context(_STYLE):
         figure, axes = _axes(2.6)
         axes.bar(range(len(counts)), counts, width=0.7, color="#93c5fd")

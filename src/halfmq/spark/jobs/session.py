@@ -16,7 +16,7 @@ from halfmq.spark.jobs.settings import SparkSettings
 #: Options of the driver's JVM, which this process starts, unless it is spark-submit's.
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOGGING: Final = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
-#: Said by PySpark in each process, also if the job does not use pandas.
+#: PySpark warns of it in each process, also if the job does not use pandas.
 _WARNING: Final = "PySpark does not yet fully support pandas"
 _LOG_LEVEL: Final = "spark.log.level"
 #: Spark's default is for a cluster: on one machine, 200 tasks without rows take half a minute.
@@ -35,7 +35,9 @@ def start(job: str, settings: SparkSettings) -> Any:
     warnings.filterwarnings("ignore", _WARNING, FutureWarning)
     os.environ.setdefault("PYTHONWARNINGS", f"ignore:{_WARNING}:FutureWarning")
     made = builder(f"halfmq {job}", settings.master).config("spark.ui.enabled", "false")
-    for name, value in {**settings.conf, **_quiet(settings.conf)}.items():
+    java = settings.conf.get(_JAVA_OPTIONS, "")
+    quiet = {_JAVA_OPTIONS: java if "log4j" in java else f"{_LOGGING} {java}".strip()}
+    for name, value in {**settings.conf, **quiet}.items():
         made = made.config(name, value)
     os.environ["JAVA_HOME"] = str(without_warning(Path(os.environ["JAVA_HOME"])))
     is_own = SparkSession.getActiveSession() is None
@@ -53,8 +55,3 @@ def _stop(spark: Any) -> None:
     """Ends Spark's Python workers before the JVM: a worker that notices the end of the JVM first prints a traceback."""
     with contextlib.suppress(Exception):  # the JVM may be gone
         spark.stop()
-
-
-def _quiet(conf: dict[str, str]) -> dict[str, str]:
-    own = conf.get(_JAVA_OPTIONS, "")
-    return {_JAVA_OPTIONS: own if "log4j" in own else f"{_LOGGING} {own}".strip()}

@@ -53,7 +53,6 @@ Settings = TypeVar("Settings", bound=JobSettings)
 
 
 def fields_of(kind: type[JobSettings]) -> list[Field]:
-    """The fields of ``kind``, in their order."""
     hints = get_type_hints(kind, include_extras=True)
     found = []
     for field in msgspec.structs.fields(kind):

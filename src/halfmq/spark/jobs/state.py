@@ -52,11 +52,10 @@ def check(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def pin(path: Path, settings: Mapping[str, Any]) -> None:
-    """Write settings into a file, durably; if it exists, ``check`` them, and add those that an earlier version did not write."""
+    """Write settings into a file, durably, unless it exists; ``check`` them in any case."""
     check(path, settings)
-    known = read(path)
-    if known is None or settings.keys() - known.keys():
-        write(path, {**settings, **(known or {})})
+    if read(path) is None:
+        write(path, settings)
 
 
 def read(path: Path) -> dict[str, Any] | None:

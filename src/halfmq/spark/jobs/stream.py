@@ -9,7 +9,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from halfmq.errors import HalfmqError
 
@@ -27,20 +27,14 @@ class JobFailed(HalfmqError):
     code = "job-failed"
 
 
-class Ran(NamedTuple):
-    """What a run did: number of batches with rows, and of input rows."""
-
-    batches: int
-    rows: int
-
-
 def run(
     writer: Any, say: Say, *, follow: bool, trigger_seconds: float = 0, stopping: threading.Event | None = None
-) -> Ran:
+) -> None:
     """Start ``writer`` (a DataStreamWriter without a trigger), and report batches until it ends.
 
     ``follow``: start a batch every ``trigger_seconds`` (0: as soon as there are messages) until ``stopping`` is set, or SIGTERM or SIGINT
-    comes (main thread only); otherwise end at what is there at the start. A batch that runs when it is told to stop is given up, and done again by the next run on the checkpoint.
+    comes (main thread only); otherwise end at what is there at the start. A batch that runs when it is told to stop is given up, and done
+    again by the next run on the checkpoint.
 
     Raises:
         JobFailed: the query failed; the text is the first cause.
@@ -49,23 +43,23 @@ def run(
     with _signals(stopping):
         trigger = {"processingTime": f"{trigger_seconds} seconds"} if follow else {"availableNow": True}
         query = writer.trigger(**trigger).start()
-        seen, batches, rows = -1, 0, 0
+        seen, rows = -1, 0
         try:
             while True:
                 ended = query.awaitTermination(_POLL_SECONDS)
                 for progress in query.recentProgress:
                     if progress["batchId"] > seen:
                         seen = progress["batchId"]
-                        batches, rows = batches + bool(progress["numInputRows"]), rows + progress["numInputRows"]
+                        rows += progress["numInputRows"]
                         if progress["numInputRows"]:
                             say(_line(progress, rows))
                 if ended:
                     if not rows:
                         say("nothing new")
-                    return Ran(batches, rows)
+                    return
                 if stopping.is_set():
                     say("stopping: a batch that is not complete is done again by the next run")
-                    return Ran(batches, rows)
+                    return
         except Exception as error:
             raise JobFailed(first_cause(error)) from error
         finally:

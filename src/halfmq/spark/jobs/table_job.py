@@ -16,9 +16,9 @@ from msgspec import Meta
 
 from halfmq.errors import EnvironmentFailed, UsageError
 from halfmq.spark.jobs import source, state, stream, tables
-from halfmq.spark.jobs.files import Split
 from halfmq.spark.jobs.source import SourceSettings
-from halfmq.spark.jobs.stream import Ran, Say
+from halfmq.spark.jobs.stream import Say
+from halfmq.spark.jobs.tables import Split
 from halfmq.spark.options import size_bytes
 from halfmq.spark.sink.checkpoint import Checkpoint
 
@@ -64,7 +64,7 @@ def stream_options(settings: TableSettings) -> dict[str, str]:
     Raises:
         UsageError: ``max_bytes`` is no size. The source would name its own option, which nobody gave.
     """
-    size_bytes("--max-bytes", {"--max-bytes": settings.max_bytes})
+    size_bytes()("--max-bytes", settings.max_bytes)
     return {
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(settings.max_rows),
@@ -86,7 +86,11 @@ def opened(job: str, settings: TableSettings, pinned: Mapping[str, Any]) -> Iter
     output = Path(settings.output).absolute()
     with state.claimed(output / _LOCK):
         state.check(output / _JOB, _pinned(job, settings, pinned))
-        if (output / _JOB).exists() and not (output / CHECKPOINT / "metadata").exists() and _has_tables(output):
+        if (
+            (output / _JOB).exists()
+            and not (output / CHECKPOINT / "metadata").exists()
+            and any(output.rglob("*.parquet"))
+        ):
             raise UsageError(
                 f"{output} contains tables, but {CHECKPOINT} is gone, so that the job would write everything again",
                 hint="restore it, or use another output",
@@ -103,7 +107,7 @@ def run(
     parts: Sequence[Part],
     split: Split,
     say: Say,
-) -> Ran:
+) -> None:
     """Write the rows of ``reader``, a streaming DataFrame, into the tables as ``split`` divides them, within ``opened``.
 
     Raises as ``stream.run``, and:
@@ -120,21 +124,18 @@ def run(
             opened_tables.extend(
                 (tables.open_table(part.location, settings.format, writer), part.statistics_of) for part in parts
             )
-        lasts = [table.last() for table, _ in opened_tables] if not (output / _INPUTS).exists() else []
         found = checkpoint.secure(batch)
-        remember_input(
-            output / _INPUTS, batch, (found.digest, *found.other_digests), max(filter(None, lasts), default=0)
-        )
+        remember_input(output / _INPUTS, batch, (found.digest, *found.other_digests))
         tables.write_split(opened_tables, batch, rows, split)
 
     writer = reader.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint.directory))
-    return stream.run(writer, say, follow=settings.follow, trigger_seconds=settings.trigger)
+    stream.run(writer, say, follow=settings.follow, trigger_seconds=settings.trigger)
 
 
-def remember_input(path: Path, batch: int, digests: Sequence[bytes], last: int) -> None:
+def remember_input(path: Path, batch: int, digests: Sequence[bytes]) -> None:
     """Note what a batch is made of, before it is written: the tables skip one whose number is there, whatever its rows.
 
-    ``digests``: the first is noted; the others may have been, of the same input. ``last``: highest number in tables of an earlier version, which noted nothing; else 0.
+    ``digests``: the first is noted; the others may have been, of the same input.
 
     Raises:
         EnvironmentFailed: it was begun with other input, or is older than what is known. Do not write it.
@@ -143,7 +144,7 @@ def remember_input(path: Path, batch: int, digests: Sequence[bytes], last: int) 
     before = known.get(batch)
     if before in {digest.hex() for digest in digests}:
         return
-    if before is not None or batch < max([last, *known]):
+    if before is not None or batch < max(known, default=0):
         raise EnvironmentFailed(
             f"batch {batch} of {path.parent} was written with other input than it has now: its checkpoint was replaced by an older one",
             hint=f"restore the newest {CHECKPOINT}; if it is lost, use another output",
@@ -160,7 +161,3 @@ def counted(parts: Sequence[Part]) -> str:
 def _pinned(job: str, settings: TableSettings, pinned: Mapping[str, Any]) -> dict[str, Any]:
     # Spark's checkpoint has only the offsets of topics that are read. A topic that is left out and comes back would be read from its start.
     return {"job": job, "format": settings.format, **source.selection(settings), **pinned}
-
-
-def _has_tables(output: Path) -> bool:
-    return any(output.rglob("*.parquet"))

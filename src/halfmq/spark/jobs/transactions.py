@@ -7,15 +7,16 @@
     OUTPUT/_job.json            the store that is read: half indexes of another one mean other transactions
 
 Half indexes grow with each half that is prepared. A run reads from the lowest one that was undecided at the last run, so it meets every
-transaction that is new or may have changed, and leaves out those that it finds in ``settled``. Of those that the last run has met, settled ones may
-be past retention by now, since an undecided transaction may outlive it by any time: only the ones that were undecided must still be there. The
-state is written last: a run that was killed is done again from the old state, and finds what it has written.
+transaction that is new or may have changed, and leaves out those that it finds in ``settled``. Of those that the last run has met, settled
+ones may be past retention by now, since an undecided transaction may outlive it by any time: only the ones that were undecided must still
+be there. The state is written last: a run that was killed is done again from the old state, and finds what it has written.
 """
 
 import asyncio
 import json
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -24,12 +25,11 @@ import pyarrow.parquet as pq
 from msgspec import Meta, field
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs import inputs, session, state, tables
-from halfmq.spark.jobs.files import write_files
+from halfmq.spark.jobs import session, source, state, tables
 from halfmq.spark.jobs.settings import JobSettings, SparkSettings, parse_list
 from halfmq.spark.jobs.source import refuse_own
 from halfmq.spark.jobs.stream import JobFailed, Say
-from halfmq.spark.jobs.tables import Format
+from halfmq.spark.jobs.tables import Format, write_files
 from halfmq.spark.options import parse_options
 from halfmq.spark.plan import data_loss
 from halfmq.spark.retry_deadline import RetryDeadline
@@ -64,12 +64,12 @@ class Settings(JobSettings, frozen=True, kw_only=True):
 
 class State(msgspec.Struct, frozen=True):
     """``next_half``: all transactions below this half index are settled and written. ``end``: all below are settled and written, or were
-    undecided; 0: an earlier version did not say it.
+    undecided.
     """
 
     next_half: int
     undecided: int
-    end: int = 0
+    end: int
 
 
 def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
@@ -82,7 +82,7 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
         )
     refuse_own(settings.options, _OWN)
     output = Path(settings.output).absolute()
-    with state.claimed(output / "_lock"), inputs.spark_errors():
+    with state.claimed(output / "_lock"), source.spark_errors():
         # The consumers do not count: what they have not read is listed anew by each run.
         pinned = {"job": "transactions", "format": settings.format, "store": _store(settings)}
         state.check(output / _JOB, pinned)
@@ -117,11 +117,12 @@ def _rows(spark: Any, settings: Settings, before: State | None) -> Any:
     """The transactions that are new since the last run, or may have changed, and others between these."""
     if before is None:
         return _read(spark, settings)
-    end = max(before.end, before.next_half)
-    newer = _read(spark, settings, startingHalf=str(end))
-    if before.next_half == end:
+    newer = _read(spark, settings, startingHalf=str(before.end))
+    if before.next_half == before.end:
         return newer
-    older = _read(spark, settings, startingHalf=str(before.next_half), endingHalf=str(end), failOnDataLoss="false")
+    older = _read(
+        spark, settings, startingHalf=str(before.next_half), endingHalf=str(before.end), failOnDataLoss="false"
+    )
     return newer.unionByName(older)
 
 
@@ -139,18 +140,15 @@ def _options(settings: Settings, **bounds: str) -> dict[str, str]:
 def _store(settings: Settings) -> str:
     """The id of the store that is read. Raises ConnectError: it is not available for ``brokerTimeout``."""
     options = parse_options(_options(settings)).for_batch()
-    table = open_table(options, RetryDeadline(options.broker_timeout_ms))
-    try:
+    with closing(open_table(options, RetryDeadline(options.broker_timeout_ms))) as table:
         return table.snapshot().store
-    finally:
-        table.close()
 
 
 def _add(table: tables.BatchTable, new: Any) -> None:
     """Write transactions that are not in the table yet, as its next batch.
 
-    What is written again after a crash is told by ``_known``, not by the number of the batch. The number only has to grow: a table refuses one
-    that it has passed.
+    What is written again after a crash is told by ``_known``, not by the number of the batch. The number only has to grow: a table refuses
+    one that it has passed.
 
     Raises:
         JobFailed: they were not written.
@@ -187,7 +185,7 @@ def _state_after(rows: Any, before: State | None) -> State:
         "count_if(outcome = 'UNDECIDED')",
     ).collect()
     lowest, end, undecided = found
-    end = max(end or 0, before.end if before else 0, before.next_half if before else 0)
+    end = max(end or 0, before.end if before else 0)
     return State(end if lowest is None else lowest, undecided, end)
 
 

@@ -3,19 +3,18 @@
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from halfmq.client.blocking import Unavailable
 from halfmq.errors import UsageError
-from halfmq.spark.network.connection import Address
-from halfmq.spark.network.name_servers import addresses
+from halfmq.model.address import Address
+from halfmq.model.queue_reads import Position
 from halfmq.spark.plan.offsets import ROCKETMQ_STORE
-from halfmq.spark.retry_deadline import Unavailable
-from halfmq.wire.remoting.position import PositionAnswer
 from halfmq.wire.remoting.route import BrokerData
 
 
 class Answers(NamedTuple):
     """What brokers responded to HMQ_POSITION. ``rocketmq``: those that do not know it; ``away``: why others did not respond."""
 
-    halfmq: dict[str, tuple[Address, PositionAnswer]]
+    halfmq: dict[str, tuple[Address, Position]]
     rocketmq: set[str]
     away: dict[str, str]
 
@@ -28,9 +27,9 @@ class HalfmqBroker(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What is read. ``brokers``: halfmq brokers by name: one, or with ``is_several`` any number, none if topics exist nowhere yet. ``away``:
-    brokers that may have topics, and do not respond. ``has_topics``: whether any topic of the query is there. Without ``brokers`` and
-    ``is_several`` it is Apache RocketMQ.
+    """What is read. ``brokers``: halfmq brokers by name: one, or with ``is_several`` any number, none if topics exist nowhere yet.
+    ``away``: brokers that may have topics, and do not respond. ``has_topics``: whether any topic of the query is there. Without ``brokers``
+    and ``is_several`` it is Apache RocketMQ.
     """
 
     brokers: dict[str, HalfmqBroker]
@@ -40,7 +39,6 @@ class Source(NamedTuple):
 
     @property
     def is_rocketmq(self) -> bool:
-        """Whether Apache RocketMQ's brokers are read."""
         return not self.brokers and not self.is_several
 
     @property
@@ -56,7 +54,6 @@ class Source(NamedTuple):
         return "" if self.only is None else self.only.store
 
     def with_store(self, store: str) -> HalfmqBroker | None:
-        """The broker with this store."""
         return next((broker for broker in self.brokers.values() if broker.store == store), None)
 
 
@@ -85,7 +82,7 @@ def source_of(
     stock = answers.rocketmq & set(routed)
     if stock and (serving or known):
         named = ", ".join(
-            f"{name} ({addresses(registered[name]) if name in registered else 'not registered'})"
+            f"{name} ({registered[name].master_text if name in registered else 'not registered'})"
             for name in sorted(stock | serving.keys() | set(known))
         )
         raise UsageError(

@@ -7,27 +7,26 @@ What a pull patches in a message comes from its entry, as in the direct reader: 
 """
 
 from collections import deque
-from collections.abc import Callable, Generator
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from halfmq.client.log import logger
+from halfmq.client.blocking import Answer, RawConnection, Unavailable, check_success
 from halfmq.errors import ProtocolError
+from halfmq.model.address import Address
 from halfmq.model.half_batch import WHOLE
 from halfmq.model.records import HALF_BATCH_PAYLOAD_AT
 from halfmq.model.stored_message import MAGIC_V1, MAGIC_V2
-from halfmq.spark.network.connection import Address, check_success
-from halfmq.spark.network.raw_connection import RawConnection
+from halfmq.model.text_fields import write_fields
+from halfmq.spark.network.pull_reader import Lost
 from halfmq.spark.plan.partitions import QueueRange
-from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
-from halfmq.spark.rows.byte_slices import Ints, as_bytes, gather
-from halfmq.spark.rows.queue_entries import ENTRY, PAYLOAD_ENTRY, Entries
+from halfmq.spark.retry_deadline import RetryDeadline
+from halfmq.spark.rows.byte_slices import ENTRY, PAYLOAD_ENTRY, Entries, Ints, as_bytes, gather
 from halfmq.spark.rows.stored_rows import StoredRows, chosen_rows, record_batch
 from halfmq.wire.remoting.codes import HMQ_RAW_READ, ResponseCode
-from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.raw_read import (
     BETWEEN_BYTES,
     CHECKSUM_BYTES,
@@ -36,38 +35,21 @@ from halfmq.wire.remoting.raw_read import (
     RawReadFields,
     checksum_beside,
     decode_found,
-    encode_request_fields,
     half_batch_checksum,
     is_intact,
 )
 
-_log: Final = logger("halfmq.spark")
+if TYPE_CHECKING:
+    from halfmq.spark.network.wire_reader import WireReader
 
 #: Bytes of messages and entries in a response; the broker also limits their number. Larger ones hold up its loop for longer than 5 ms.
 ANSWER_BYTES: Final = 9 << 18
-#: Requests in flight beside the response that is received, where the broker knows how to continue. Decision 0043 has figures.
+#: Requests in flight beside the response that is received. Decision 0043 has figures.
 IN_FLIGHT: Final = 2
-#: A checksum that is wrong again on a new connection is not the network's fault.
-_WRONG_CHECKSUMS_MAX: Final = 2
 #: Number of messages in a run, and a checksum.
 _WORD: Final = np.dtype(">u4")
 #: Size and magic number of a stored message.
 _MESSAGE_HEAD_BYTES: Final = 8
-
-Lost = Callable[[str], None]
-
-
-class Planned(Protocol):
-    """What was planned, and where it is now; see also ``pull_reader.Planned``."""
-
-    def address_of(self, one: QueueRange, store: str, lost: Lost) -> Address | None:
-        """Address of the broker with the planned store; None: it no longer exists, which ``lost`` was told."""
-
-    def is_planned_topic(self, one: QueueRange, store: str, begin: int, lost: Lost) -> bool:
-        """Whether the topic still exists; otherwise messages from ``begin`` on are lost."""
-
-    def is_elsewhere(self, address: Address, *, broken: bool) -> None:
-        """The address may no longer be that of the store: look it up again. ``broken``: nobody responds there."""
 
 
 class _Sent(NamedTuple):
@@ -108,7 +90,7 @@ class _Suspect(NamedTuple):
 class RawReader:
     """Reads ranges. The caller must call ``close``."""
 
-    def __init__(self, planned: Planned, deadline: RetryDeadline, group: str) -> None:
+    def __init__(self, planned: "WireReader", deadline: RetryDeadline, group: str) -> None:
         self._planned = planned
         self._deadline = deadline
         self._group = group
@@ -116,70 +98,53 @@ class RawReader:
         #: Requests in flight, in order; and how many before them ask for what is after the end of their range.
         self._sent: deque[_Sent] = deque()
         self._beyond = 0
-        #: Responses in a row with a wrong checksum.
-        self._wrong_checksums = 0
-        #: Half batches of the last such response whose stored checksum was not theirs.
+        #: Half batches of the response that is read again, whose stored checksum was not theirs.
         self._suspects: list[_Suspect] = []
-        #: False once the broker did not know the command.
-        self.is_supported = True
 
     def close(self) -> None:
-        """Close the connection."""
         self._sent.clear()
         self._beyond = 0
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def read_range(self, one: QueueRange, store: str, lost: Lost) -> Generator[StoredRows, None, int]:
+    def read_range(self, one: QueueRange, store: str, lost: Lost) -> Iterator[StoredRows]:
         """The messages of the range. ``lost`` is called with a sentence about missing ones; if it returns, reading continues after them.
 
-        Returns where it ended: before the end of the range only if the broker does not support raw reads. The next step overwrites
-        the memory of the rows.
+        The next step overwrites the memory of the rows.
         """
         at = one.start
         what = one.in_words()
-        while at < one.end and self.is_supported:
+        while at < one.end:
             rows, at = self._deadline.until(lambda: self._attempt(one, at, store, lost), what)  # noqa: B023
             if rows is not None and len(rows.starts):
                 yield rows
-        return at
 
     def _attempt(self, one: QueueRange, at: int, store: str, lost: Lost) -> tuple[StoredRows | None, int]:
         """(messages from ``at`` on, next offset)."""
         address = self._planned.address_of(one, store, lost)
         if address is None:
             return None, one.end
-        while True:
-            wanted = _Sent(store, one, at, with_stored_checksums=not self._wrong_checksums)
-            try:
-                answer, body = self._receive(address, wanted)
-                response = self._verified(answer, body, one, at) if answer.code == ResponseCode.SUCCESS else None
-            except Unavailable:
-                self.close()
-                self._planned.is_elsewhere(address, broken=True)
-                raise
-            except ProtocolError:
-                self.close()
-                raise
-            if answer.code != ResponseCode.SUCCESS:
-                self._forget_wrong_checksums()
-                return None, self._nothing(answer, address, one, at, store, lost)
-            if response is not None:
-                rows = _rows(response, one, at, lost)
-                for suspect in self._suspects:
-                    _report_damage(suspect, response, rows, one, at, lost)
-                self._forget_wrong_checksums()
-                return rows, at + len(response.sizes)
-            self.close()
-            self._wrong_checksums += 1
-            if self._wrong_checksums >= _WRONG_CHECKSUMS_MAX:
-                raise ProtocolError(f"a response for {one.in_words()} at {at} has a wrong checksum")
-            _log.warning("halfmq: a response of %s:%d has a wrong checksum; reading it again", *address)
+        self._suspects = []
+        # Again with one of all, which tells damage on the disk from a change on the way.
+        stored_checksums = iter((True, False))
 
-    def _verified(
-        self, answer: Request[dict[str, str]], body: memoryview, one: QueueRange, at: int
-    ) -> _Response | None:
+        def read() -> tuple[Answer, _Response | None] | None:
+            answer, body = self._receive(address, _Sent(store, one, at, with_stored_checksums=next(stored_checksums)))
+            if answer.code != ResponseCode.SUCCESS:
+                return answer, None
+            response = self._verified(answer, body, one, at)
+            return None if response is None else (answer, response)
+
+        answer, response = self._planned.intact(address, read, self.close, f"a response for {one.in_words()} at {at}")
+        if response is None:
+            return None, self._nothing(answer, address, one, at, store, lost)
+        rows = _rows(response, one, at, lost)
+        for suspect in self._suspects:
+            _report_damage(suspect, response, rows, one, at, lost)
+        return rows, at + len(response.sizes)
+
+    def _verified(self, answer: Answer, body: memoryview, one: QueueRange, at: int) -> _Response | None:
         """The response; None if a checksum is wrong."""
         found = decode_found(answer.ext)
         if not is_intact(_summed(body, found)):
@@ -190,11 +155,7 @@ class RawReader:
         self._suspects, is_right = _wrong_half_batches(response, found, at)
         return response if is_right and not self._suspects else None
 
-    def _forget_wrong_checksums(self) -> None:
-        self._wrong_checksums = 0
-        self._suspects = []
-
-    def _receive(self, address: Address, wanted: _Sent) -> tuple[Request[dict[str, str]], memoryview]:
+    def _receive(self, address: Address, wanted: _Sent) -> tuple[Answer, memoryview]:
         """The response, after the next requests were sent."""
         connection = self._connection
         if connection is None or connection.address != address or (self._sent and self._sent[0] != wanted):
@@ -228,21 +189,19 @@ class RawReader:
             sent[0] = following
         else:
             self._send(connection, following)
-        while found.continues and len(sent) < IN_FLIGHT and after + len(sent) * found.entries < end:
+        while len(sent) < IN_FLIGHT and after + len(sent) * found.entries < end:
             self._send(connection, following._replace(first=-1))
 
     def _send(self, connection: RawConnection, wanted: _Sent) -> None:
         one = wanted.range
         fields = RawReadFields(
             self._group, wanted.store, one.topic, one.topic_id, one.queue, max(wanted.first, 0), one.end, ANSWER_BYTES,
-            wanted.with_stored_checksums, wanted.first < 0,
+            int(wanted.with_stored_checksums), int(wanted.first < 0),
         )  # fmt: skip
-        connection.send(HMQ_RAW_READ, encode_request_fields(fields))
+        connection.send(HMQ_RAW_READ, write_fields(fields))
         self._sent.append(wanted)
 
-    def _nothing(
-        self, answer: Request[dict[str, str]], address: Address, one: QueueRange, at: int, store: str, lost: Lost
-    ) -> int:
+    def _nothing(self, answer: Answer, address: Address, one: QueueRange, at: int, store: str, lost: Lost) -> int:
         """Where to continue after a response without messages.
 
         Raises:
@@ -250,12 +209,8 @@ class RawReader:
         """
         what = one.in_words()
         match answer.code:
-            case ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                self.is_supported = False
-                self.close()
-                return at
-            case ResponseCode.QUERY_NOT_FOUND:
-                self._planned.is_elsewhere(address, broken=False)
+            case ResponseCode.QUERY_NOT_FOUND | ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # the latter: RocketMQ
+                self._planned.look_up_again(address, broken=False)
                 raise Unavailable("another store is at the address of the broker")
             case ResponseCode.TOPIC_NOT_EXIST:
                 if self._planned.is_planned_topic(one, store, at, lost):
@@ -286,7 +241,7 @@ def _messages_at(found: FoundFields) -> int:
 
 def _parse(body: memoryview, found: FoundFields, one: QueueRange, at: int) -> _Response:
     """Raises ProtocolError: a response of the right checksum, but its lengths contradict each other."""
-    number, number_of_runs, after, half_batches, _ = found
+    number, number_of_runs, after, half_batches = found.entries, found.runs, found.next_offset, found.half_batches
     messages_at = _messages_at(found)
     if after != at + number or after > one.end or messages_at > len(body):
         raise ProtocolError(f"a response with {number} entries from {at} to {after} in {len(body)} bytes")
@@ -298,7 +253,7 @@ def _parse(body: memoryview, found: FoundFields, one: QueueRange, at: int) -> _R
         raise ProtocolError(
             f"a response with {number} entries and {half_batches} half batches, and {counts.sum()} and {whole.sum()} in its runs"
         )
-    sizes: Ints = entries["size"].astype(np.int64)
+    sizes: Ints = entries["message_bytes"].astype(np.int64)
     first: Ints = np.cumsum(counts) - counts
     between = np.full(number, BETWEEN_BYTES)
     between[first] = 0
@@ -360,8 +315,8 @@ def _report_damage(
 def _payload_entries(entries: Entries) -> bytes:
     """The entries in the payload of a half batch, from the queue entries of all its messages."""
     made = np.empty(len(entries), PAYLOAD_ENTRY)
-    made["place"] = entries["offset"] - entries["offset"][0] + HALF_BATCH_PAYLOAD_AT
-    for name in ("size", "tag_hash", "key_hash"):
+    made["from_start"] = entries["offset"] - entries["offset"][0] + HALF_BATCH_PAYLOAD_AT
+    for name in ("message_bytes", "tag_hash", "key_hash"):
         made[name] = entries[name]
     return made.tobytes()
 

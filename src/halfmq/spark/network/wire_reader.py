@@ -13,37 +13,39 @@ from functools import partial
 from typing import Final, TypeVar
 
 from halfmq import limits
-from halfmq.errors import UsageError
+from halfmq.client.blocking import Answer, Connections, NameServers, Unavailable, check_success
+from halfmq.client.log import logger
+from halfmq.client.refusals import RETRIABLE
+from halfmq.errors import ProtocolError, UsageError
+from halfmq.model.address import Address
+from halfmq.model.queue_reads import Position
 from halfmq.spark.network.broker_source import Answers, Source, source_of
-from halfmq.spark.network.connection import TEMPORARY, Address, Connections, check_success
-from halfmq.spark.network.name_servers import NameServers, addresses, master
 from halfmq.spark.network.pull_reader import Lost, PullReader
-from halfmq.spark.network.queue_lookups import QueueLookups, in_words, pull_fields
+from halfmq.spark.network.queue_lookups import QueueLookups, RocketmqBounds, in_words, pull_fields
 from halfmq.spark.network.raw_reader import RawReader
-from halfmq.spark.network.rocketmq_bounds import RocketmqBounds
 from halfmq.spark.options import Options
-from halfmq.spark.plan.data_loss import elsewhere
+from halfmq.spark.plan.data_loss import wait_reason
 from halfmq.spark.plan.offsets import (
     NO_POSITION,
     QueueBoundsSnapshot,
     QueueName,
     StreamOffset,
     is_rocketmq,
+    merged_snapshot,
     queue_broker,
     queue_number,
 )
 from halfmq.spark.plan.partitions import QueueRange, Ranges, sample_start
-from halfmq.spark.plan.several_brokers import merged_snapshot
-from halfmq.spark.retry_deadline import Attempts, RetryDeadline, Unavailable
+from halfmq.spark.retry_deadline import Attempts, RetryDeadline
 from halfmq.spark.rows.stored_rows import StoredRows
+from halfmq.wire.remoting.attributes import change_body, hold_set
 from halfmq.wire.remoting.codes import HMQ_POSITION, RequestCode, ResponseCode
-from halfmq.wire.remoting.group_attributes import change_body, hold_set
-from halfmq.wire.remoting.header import Request
-from halfmq.wire.remoting.position import PositionAnswer, decode_answer, encode_samples, request_ext
+from halfmq.wire.remoting.position import decode_answer, encode_samples, request_ext
 from halfmq.wire.remoting.route import BrokerData
 
 T = TypeVar("T")
 
+_log: Final = logger("halfmq.spark")
 #: How often a query asks whether other brokers have its topics, besides after a broken connection. Precedent: RocketMQ's clients.
 IDENTIFY_S: Final = 30.0
 #: How often a snapshot is repeated at once because new topics of the pattern were created meanwhile.
@@ -51,7 +53,7 @@ _REPEATS_MAX: Final = 16
 
 
 class WireReader:
-    """Reads from the brokers that ``options.servers`` know. The caller must call ``close``."""
+    """Reads from the brokers that ``options.servers`` know: a ``source.Reader``."""
 
     def __init__(self, options: Options, deadline: RetryDeadline) -> None:
         self._subscription = options.subscription
@@ -66,7 +68,7 @@ class WireReader:
         self._stores: dict[Address, str] = {}
         self._connections = Connections(on_open=self._opened)
         self._names = NameServers(options.servers, self._connections)
-        self._pulled = PullReader(self, self._connections, deadline, options.group)
+        self._pulled = PullReader(self._address_in_cluster, self._connections, deadline, options.group)
         self._raw = RawReader(self, deadline, options.group)
         #: Position at which the pattern chose ``_topics``. Several brokers have none, so there it chooses for each snapshot.
         self._chosen_at = NO_POSITION
@@ -79,7 +81,6 @@ class WireReader:
         self._rocketmq = RocketmqBounds(self._names, self._connections, self._attempts)
 
     def close(self) -> None:
-        """Close all connections."""
         self._connections.close()
         self._raw.close()
 
@@ -90,14 +91,6 @@ class WireReader:
     # --- planning
 
     def snapshot(self, known: Collection[str] = ()) -> QueueBoundsSnapshot:
-        """The bounds of all subscribed queues now. ``known``: the brokers of the query's offset, if that is of several halfmq brokers;
-        the snapshot then is too.
-
-        Raises:
-            ConnectError: no broker responded within ``brokerTimeout``.
-            UsageError: the topics are on halfmq and on RocketMQ brokers.
-            RequestFailed: permanent rejection.
-        """
         return self._deadline.until(lambda: self._try_snapshot(known), f"brokers of {self._names}")
 
     def _try_snapshot(self, known: Collection[str]) -> QueueBoundsSnapshot:
@@ -161,10 +154,6 @@ class WireReader:
         return QueueBoundsSnapshot(at.store, at.epoch, at.position, queues, topics)
 
     def size_samples(self, sliced: Sequence[QueueRange]) -> list[tuple[int, int]] | None:
-        """(messages, their bytes) of some messages of each slice, for ``partitions.slice_bytes``; None from a broker that does not tell.
-
-        Only an estimate, so it waits for nobody.
-        """
         source = self._source
         if source is None:
             return None
@@ -198,33 +187,22 @@ class WireReader:
         for topic, asked in samples.items():
             sizes = at.topics[topic].sizes if at is not None and topic in at.topics else ()
             if len(sizes) != len(asked):
-                return None  # an older broker, or the topic was just deleted
+                return None  # the topic was just deleted
             found += sizes
         return found
 
     def offsets_at(
         self, times_ms: Mapping[QueueName, int], snapshot: QueueBoundsSnapshot
     ) -> dict[QueueName, int | None]:
-        """The first message of each queue stored at its time (ms since 1970) or later; None if ``snapshot`` has none.
-
-        Raises:
-            ConnectError, RequestFailed: as ``snapshot``.
-        """
         return {queue: self._lookups.offset_at(queue, time_ms, snapshot) for queue, time_ms in times_ms.items()}
 
     def fitting(
         self, queue: QueueName, start: int, end: int, bytes_max: int, snapshot: QueueBoundsSnapshot
     ) -> tuple[int, int]:
-        """(number, bytes) of the messages from ``start`` on, before ``end``, whose stored sizes add up to at most ``bytes_max``;
-        of a RocketMQ broker an estimate.
-
-        Raises:
-            ConnectError, RequestFailed: as ``snapshot``.
-        """
         return self._lookups.fitting(queue, start, end, bytes_max, snapshot)
 
     def publish(self, offset: StreamOffset) -> None:
-        """Commit ``offset`` for ``group``, in one-way requests: where a query is, for statistics of consumers.
+        """Commit the offsets for ``group``, for statistics of consumers, and for retention that waits for them.
 
         Raises:
             Unavailable: a broker is away; the offsets of the others were sent.
@@ -240,9 +218,8 @@ class WireReader:
             raise away
 
     def hold(self, topics: Sequence[str]) -> bool:
-        """Let retention of the halfmq brokers wait until ``group`` has read ``topics``. The age limit of the group's hold stays as it is.
-
-        False: no broker has the topics yet.
+        """Let retention wait until ``group`` has read ``topics``. The age limit of the group's hold stays as it is. False: no broker has
+        the topics yet, call it again.
 
         Raises:
             UsageError: it is a RocketMQ broker. Unavailable: a broker is away. RequestFailed: it rejected the hold.
@@ -252,7 +229,7 @@ class WireReader:
             raise UsageError(f"hold needs a halfmq broker, {self._names} is a RocketMQ cluster", hint="remove hold")
         body = change_body(self._group, hold_set(topics))
         for broker in source.brokers.values():
-            answer = self._ask(broker.address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+            answer = self._connections.ask(broker.address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
             check_success(answer, f"the hold of group {self._group}")
         return bool(source.brokers)
 
@@ -261,18 +238,17 @@ class WireReader:
         number = queue_number(name)
         if address not in self._published:
             # A pull creates the group, if it does not exist. Whether it finds messages does not matter.
-            self._ask(address, RequestCode.PULL_MESSAGE, pull_fields(self._group, topic, number, at, 1))
+            self._connections.ask(address, RequestCode.PULL_MESSAGE, pull_fields(self._group, topic, number, at, 1))
             self._published.add(address)
         fields = {"consumerGroup": self._group, "topic": topic, "queueId": number, "commitOffset": at}
-        self._connections.tell(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        self._connections.send(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True)
 
     def _ask_queue(
         self, queue: QueueName, snapshot: QueueBoundsSnapshot, code: int, fields: Mapping[str, object]
-    ) -> Request[dict[str, str]]:
-        """Ask the broker of a queue. A pull, and a command that the broker does not know, may be answered by a rejection."""
-        answer = self._ask(self._address_of(queue, snapshot), code, dict(fields))
-        is_pull = code == RequestCode.PULL_MESSAGE and answer.code not in TEMPORARY
-        if not is_pull and answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+    ) -> Answer:
+        """Ask the broker of a queue. A pull may be answered by a rejection."""
+        answer = self._connections.ask(self._address_of(queue, snapshot), code, dict(fields))
+        if code != RequestCode.PULL_MESSAGE or answer.code in RETRIABLE:
             check_success(answer, f"request {code} for {in_words(queue)}")
         return answer
 
@@ -294,12 +270,12 @@ class WireReader:
             return found.address
         raise Unavailable("another store is at the address of the broker")
 
-    def _position(self, address: Address, topics: tuple[str, ...], body: bytes = b"") -> PositionAnswer | None:
+    def _position(self, address: Address, topics: tuple[str, ...], body: bytes = b"") -> Position | None:
         """``topics`` of a halfmq broker at its position; None if the broker is a RocketMQ broker."""
-        answer = self._ask(address, HMQ_POSITION, request_ext(topics), body)
+        answer = self._connections.ask(address, HMQ_POSITION, request_ext(topics), body)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
-        check_success(answer, f"HMQ_POSITION to {address[0]}:{address[1]}")
+        check_success(answer, f"HMQ_POSITION to {address}")
         return decode_answer(answer.ext, answer.body)
 
     def _find_source(self, known: Collection[str] = (), *, recheck: bool = False) -> Source:
@@ -342,7 +318,7 @@ class WireReader:
         answers = Answers({}, set(), {})
         asked = sorted(routed | (registered.keys() & set(known)) or registered)
         for name in asked:
-            address = master(registered[name])
+            address = registered[name].master
             if address is None:
                 answers.away[name] = "its master is not registered"
                 continue
@@ -367,7 +343,7 @@ class WireReader:
         source = self._find_source(recheck=True)
         if source.only is not None:
             return source.only.address, source.only.store
-        named = ", ".join(f"{name} ({addresses(data)})" for name, data in sorted(self._names.registered().items()))
+        named = ", ".join(f"{name} ({data.master_text})" for name, data in sorted(self._names.registered().items()))
         if source.is_rocketmq:
             raise UsageError(
                 f"{what} needs the transaction table of a halfmq broker; Apache RocketMQ keeps no table of transactions and their "
@@ -382,35 +358,23 @@ class WireReader:
     # --- reading
 
     def read(self, ranges: Ranges, lost: Lost) -> Iterator[StoredRows]:
-        """The messages of ``ranges``. ``lost`` is called with a sentence about missing ones; if it returns, reading continues after them.
-
-        Rows refer to memory that the next step of the iterator may use again.
-        """
         if self._subscription.pattern:
             self._topics = tuple(sorted({one.topic for one in ranges.ranges}))
         for one in ranges.ranges:
             store = ranges.store_of(one)
-            if is_rocketmq(store) or not self._raw.is_supported:
-                yield from self._pulled.read_range(one, store, lost)
-                continue
-            at = yield from self._raw.read_range(one, store, lost)
-            if at < one.end:
-                yield from self._pulled.read_range(one._replace(start=at), store, lost)
+            if is_rocketmq(store):
+                yield from self._pulled.read_range(one, lost)
+            else:
+                yield from self._raw.read_range(one, store, lost)
 
     def is_planned_topic(self, one: QueueRange, store: str, begin: int, lost: Lost) -> bool:
-        """Whether what was pulled until now is of the planned topic; otherwise messages from ``begin`` on are lost.
-
-        A pull names the topic, and not its id, so after the topic was deleted and created again it would return other messages. Ids
-        only increase: if the broker still has the planned one, all earlier pulls were from it. RocketMQ has no ids.
-        """
-        if is_rocketmq(store):
-            return True
+        """Whether the planned topic is still there; otherwise messages from ``begin`` on are lost."""
         address = self.address_of(one, store, lost)
         if address is None:
             return False
         at = self._position(address, (one.topic,))
         if at is None or at.store != store:
-            self.is_elsewhere(address, broken=False)
+            self.look_up_again(address, broken=False)
             raise Unavailable("another store is at the address of the broker")
         found = at.topics.get(one.topic)
         if found is not None and found.topic_id == one.topic_id:
@@ -424,9 +388,7 @@ class WireReader:
         return False
 
     def address_of(self, one: QueueRange, store: str, lost: Lost) -> Address | None:
-        """See ``pull_reader.Planned``."""
-        if is_rocketmq(store):
-            return self._address_in_cluster(one.topic, one.broker)
+        """Address of the broker with the planned store; None: it no longer exists, which ``lost`` was told."""
         if not one.broker:
             return self._address_of_store(store, lost)
         address = self._registered_address(one.broker)
@@ -436,8 +398,30 @@ class WireReader:
         lost(f"broker {one.broker} has store {there}, but store {store} was planned")
         return None
 
-    def is_elsewhere(self, address: Address, *, broken: bool) -> None:
-        """See ``raw_reader.Planned``."""
+    def intact(self, address: Address, read: Callable[[], T | None], close: Callable[[], None], what: str) -> T:
+        """The result of ``read``, a request to the broker at the address; None: the checksum of the response is wrong. ``read`` is then
+        called once more, after ``close``: a checksum that is wrong again on a new connection is not the network's fault.
+
+        Raises:
+            ProtocolError: both were wrong, or ``read`` raised it. Unavailable: as ``read``.
+        """
+        for is_last in (False, True):
+            try:
+                found = read()
+            except (Unavailable, ProtocolError) as error:
+                close()
+                if isinstance(error, Unavailable):
+                    self.look_up_again(address, broken=True)
+                raise
+            if found is not None:
+                return found
+            close()
+            if not is_last:
+                _log.warning("halfmq: a response of %s has a wrong checksum; reading it again", address)
+        raise ProtocolError(f"{what} has a wrong checksum")
+
+    def look_up_again(self, address: Address, *, broken: bool) -> None:
+        """The address may no longer be that of the store: look it up again. ``broken``: nobody responds there."""
         self._source = None
         self._stores.pop(address, None)
         if broken:
@@ -453,7 +437,7 @@ class WireReader:
             return broker.address
         if source.is_several or not source.has_topics:
             there = QueueBoundsSnapshot(source.store, 0, NO_POSITION, {}, {})
-            raise Unavailable(elsewhere(planned, there, self._subscription.in_words()))
+            raise Unavailable(wait_reason(planned, there, self._subscription.in_words()))
         lost(f"this is store {source.store}, but store {planned} was planned")
         return None
 
@@ -469,7 +453,7 @@ class WireReader:
         known = self._brokers.get(broker)
         if known is not None and known in self._connections:
             return known
-        address = next((master(data) for data in look_up() if data.broker_name == broker), None)
+        address = next((data.master for data in look_up() if data.broker_name == broker), None)
         if address is None:
             raise Unavailable(f"broker {broker} is not registered with the name server")
         self._brokers[broker] = address
@@ -483,10 +467,3 @@ class WireReader:
                 raise Unavailable("a RocketMQ broker has replaced the halfmq broker")
             self._stores[address] = at.store
         return self._stores[address]
-
-    # --- requests
-
-    def _ask(
-        self, address: Address, code: int, fields: dict[str, object] | dict[str, str], body: bytes = b""
-    ) -> Request[dict[str, str]]:
-        return self._connections.ask(address, code, fields, body)

@@ -6,8 +6,8 @@ with the remaining messages. Pure functions.
 A store that ends before the offset of the query may belong to a broker that is starting (after a power loss it rebuilds its
 indexes), so the caller waits for ``brokerTimeout`` before it reports a loss; see ``is_regressed``.
 
-One of several brokers that is away has lost nothing: its queues keep their offsets; see ``with_away``. Of several halfmq brokers each is
-checked by itself, and named.
+One of several brokers that is away has lost nothing: its queues keep their offsets; see ``with_unreachable``. Of several halfmq brokers
+each is checked by itself, and named.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,10 +22,12 @@ from halfmq.spark.plan.offsets import (
     StoreState,
     StreamOffset,
     is_rocketmq,
+    offset_like,
+    part_of_snapshot,
+    parts_of_offset,
     queue_broker,
     queue_order,
 )
-from halfmq.spark.plan.several_brokers import offset_like, part_of_snapshot, parts_of_offset
 
 
 class Resumed(NamedTuple):
@@ -54,7 +56,7 @@ def is_regressed(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> bool:
     return False
 
 
-def away_brokers(offset: StreamOffset | None, snapshot: QueueBoundsSnapshot) -> dict[str, str]:
+def unreachable_brokers(offset: StreamOffset | None, snapshot: QueueBoundsSnapshot) -> dict[str, str]:
     """Brokers whose queues the snapshot does not show, with the reason of each: those that did not respond, and those of ``offset``
     that are not registered. ``offset`` must have the names of the snapshot; see ``offset_like``.
     """
@@ -69,11 +71,11 @@ def away_brokers(offset: StreamOffset | None, snapshot: QueueBoundsSnapshot) -> 
     return found
 
 
-def with_away(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> QueueBoundsSnapshot:
+def with_unreachable(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> QueueBoundsSnapshot:
     """``snapshot`` with the queues of ``offset`` whose brokers are away. They end where the query is: nothing is known to be lost, and
     nothing can be read. Without them they would disappear from the offset, and be read again from their first message later.
     """
-    away = away_brokers(offset, snapshot)
+    away = unreachable_brokers(offset, snapshot)
     kept = {queue: (0, at) for queue, at in offset.queues.items() if queue_broker(queue[1]) in away}
     if not kept or (offset.stores and snapshot.store):
         return snapshot
@@ -89,7 +91,7 @@ def with_away(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> QueueBound
     )
 
 
-def is_elsewhere(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> bool:
+def answers_for_another_store(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> bool:
     """Whether ``snapshot`` is of another store that has none of the topics: the broker of the query may be away, and another one answer
     in its place, so nothing is known to be lost. The same holds if it is of several brokers, and none has the store.
     """
@@ -100,8 +102,10 @@ def is_elsewhere(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> bool:
     return not snapshot.topics and not _is_same_store(offset, snapshot)
 
 
-def elsewhere(wanted: str, snapshot: QueueBoundsSnapshot, topics: str) -> str:
-    """The reason to wait for store ``wanted``; see ``is_elsewhere``. ``topics``: what the query reads, ``Subscription.in_words``."""
+def wait_reason(wanted: str, snapshot: QueueBoundsSnapshot, topics: str) -> str:
+    """The reason to wait for store ``wanted``; see ``answers_for_another_store``. ``topics``: what the query reads,
+    ``Subscription.in_words``.
+    """
     if snapshot.stores:
         away = "".join(f"; broker {name} is away: {why}" for name, why in sorted(snapshot.brokers.items()) if why)
         return (

@@ -10,6 +10,7 @@ RocketMQ), all messages count the same.
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -48,16 +49,15 @@ class QueueRange(NamedTuple):
         return f"queue {self.queue} of topic {self.topic}" + (f" on broker {self.broker}" if self.broker else "")
 
 
+@dataclass(repr=False, eq=False)
 class Ranges(InputPartition):
     """The ranges of a task, in reading order. ``store``: the store that was planned; reading another one is data loss.
     ``stores``: of several halfmq brokers, by broker.
     """
 
-    def __init__(self, store: str, ranges: tuple[QueueRange, ...], stores: Mapping[str, str] | None = None) -> None:
-        super().__init__(None)
-        self.store = store
-        self.ranges = ranges
-        self.stores = dict(stores or {})
+    store: str
+    ranges: tuple[QueueRange, ...]
+    stores: Mapping[str, str] = field(default_factory=dict)
 
     def store_of(self, one: QueueRange) -> str:
         """The store that was planned for one of the ranges."""
@@ -173,7 +173,7 @@ def pack(
             start = end
             if before + end - one.start == cuts[task + 1]:
                 task += 1
-    return [Ranges(store, tuple(one), stores) for one in packed]
+    return [Ranges(store, tuple(one), stores or {}) for one in packed]
 
 
 def _append(ranges: list[QueueRange], one: QueueRange) -> None:

@@ -5,7 +5,6 @@ so the reader decompresses, one message at a time in Python: compressed bodies a
 Source: RocketMQ ``MessageSysFlag``, ``CompressionType``: 0 and 3 zlib, 1 LZ4 frames, 2 Zstandard.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -21,19 +20,6 @@ from halfmq.wire.remoting.compression import LZ4, ZSTD, decompress
 
 #: Methods that Arrow decompresses; for zlib the standard library is used.
 _ARROW_CODECS: Final = {LZ4: "lz4", ZSTD: "zstd"}
-
-
-def body_column(
-    buffer: pa.Buffer,
-    starts: Ints,
-    lengths: Ints,
-    sys_flags: npt.NDArray[np.int32],
-    bad: Callable[[int, str], None],
-    whole: npt.NDArray[np.bool_] | None = None,
-) -> pa.BinaryArray:
-    """Bodies as one column, see ``body_columns``; at most 2 GiB."""
-    ((_, _, column),) = body_columns(buffer, starts, lengths, sys_flags, bad, whole, sys.maxsize)
-    return column
 
 
 def body_columns(

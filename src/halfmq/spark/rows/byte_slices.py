@@ -1,15 +1,20 @@
-"""Slices of a buffer as an Arrow column, without a Python object per slice.
+"""Slices of a buffer as an Arrow column, without a Python object per slice; structures and queue entries in a buffer as NumPy arrays.
 
 Slices may be anywhere and in any order (commit order is not log order), so they first become Arrow *views* of 16 bytes: the
 length, and either the bytes (at most 12) or buffer number and offset. Spark accepts only ``binary``, so the views are cast,
 which copies each slice once, in C++ (measured: 17 ns for 100 bytes, 125 ns for 1 KiB).
 """
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from halfmq.model import layout
+from halfmq.model.layout import Layout
+from halfmq.store.layout import QUEUE_ENTRY
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -28,6 +33,22 @@ def gather(data: Bytes, starts: Ints, dtype: Any) -> npt.NDArray[Any]:
     kind = np.dtype(dtype)
     window: npt.NDArray[Any] = np.ndarray((len(data) - kind.itemsize + 1,), kind, data, strides=(1,))
     return window[starts]
+
+
+def field(data: Bytes, starts: Ints, layout: Layout, name: str, shift: Ints | int = 0) -> npt.NDArray[Any]:
+    """A field of the structure at each of ``starts``; ``shift``: bytes by which it is moved."""
+    return gather(data, starts + layout.at[name] + shift, ">" + layout.fields[name])
+
+
+def cuts(sizes: Ints, bytes_max: int, rows_max: int) -> Iterator[tuple[int, int]]:
+    """Divide rows of these sizes into ranges [begin, end) of at most ``bytes_max`` and ``rows_max``, or one row."""
+    ends = np.cumsum(sizes)
+    begin = 0
+    while begin < len(sizes):
+        before = int(ends[begin - 1]) if begin else 0
+        end = min(begin + rows_max, max(begin + 1, int(np.searchsorted(ends, before + bytes_max, "right"))))
+        yield begin, end
+        begin = end
 
 
 def binary_column(
@@ -91,3 +112,9 @@ def string_column(column: pa.BinaryArray) -> pa.StringArray:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
         return pa.array([None if v is None else v.decode("utf-8", "replace") for v in column.to_pylist()], pa.string())
+
+
+ENTRY: Final[np.dtype[np.void]] = np.dtype(QUEUE_ENTRY.dtype)
+#: An entry in the payload of a half batch.
+PAYLOAD_ENTRY: Final[np.dtype[np.void]] = np.dtype(layout.PAYLOAD_ENTRY.dtype)
+Entries = npt.NDArray[np.void]

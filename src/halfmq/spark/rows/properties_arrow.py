@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from halfmq.model.properties import NAME_VALUE_BYTE, PROPERTY_BYTE
 from halfmq.spark.rows.byte_slices import Bytes, Ints, as_bytes, binary_column, gather, string_column
 
 _WORD: Final = 8
@@ -165,16 +166,18 @@ def _uniform_rows(data: Bytes, text: Bytes, offsets: Ints) -> _UniformRows | Non
     All bytes of all names are compared with those of the first row. ``data`` is ``text`` and eight more bytes.
     """
     rows = len(offsets) - 1
-    separators = np.flatnonzero(text <= 2)  # including 0x00, which violates the order below: such rows are mixed
+    separators = np.flatnonzero(
+        text <= PROPERTY_BYTE
+    )  # including 0x00, which violates the order below: such rows are mixed
     first = text[: offsets[1]] if rows else text
-    each = int((first <= 2).sum())
+    each = int((first <= PROPERTY_BYTE).sum())
     if each == 0 or len(separators) != each * rows:
         return None
     places = separators.reshape(rows, each)
     if (places[:, 0] < offsets[:-1]).any() or (places[:, -1] >= offsets[1:]).any():
         return None
     kinds = text.take(separators).reshape(rows, each)
-    if not (kinds[:, 0::2] == 1).all() or not (kinds[:, 1::2] == 2).all():
+    if not (kinds[:, 0::2] == NAME_VALUE_BYTE).all() or not (kinds[:, 1::2] == PROPERTY_BYTE).all():
         return None
     marks = places[:, 0::2]
     ends = places[:, 1::2]
@@ -214,7 +217,7 @@ class _MixedRows:
         self._data = data
         self._rows = len(offsets) - 1
         names, ends = _pieces(text, offsets)
-        marks = _first_marks(np.flatnonzero(text == 1), names, ends)
+        marks = _first_marks(np.flatnonzero(text == NAME_VALUE_BYTE), names, ends)
         whole = (marks > names) & (marks < ends - 1)
         if not whole.all():
             names, marks, ends = names[whole], marks[whole], ends[whole]
@@ -270,10 +273,10 @@ class _MixedRows:
 
 def _pieces(data: Bytes, offsets: Ints) -> tuple[Ints, Ints]:
     """(starts, ends) of the parts between separators. The end of a row also ends a part, unless a separator precedes it."""
-    separators = np.flatnonzero(data == 2)
+    separators = np.flatnonzero(data == PROPERTY_BYTE)
     filled = offsets[1:] > offsets[:-1]
     row_ends = offsets[1:][filled]
-    open_ends = row_ends[data[row_ends - 1] != 2]
+    open_ends = row_ends[data[row_ends - 1] != PROPERTY_BYTE]
     if len(open_ends):
         # Row ends first, so that in the stable sort they precede a separator at the same position.
         ends = np.concatenate([open_ends, separators])

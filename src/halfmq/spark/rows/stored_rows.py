@@ -1,30 +1,33 @@
-"""Converts stored messages in a buffer to an Arrow record batch, for both readers.
+"""Converts stored messages in a buffer to an Arrow record batch, for all readers.
 
 Vectorised: the fixed fields of all messages are read at once, and bodies and properties become slices of the buffer. Only
 the requested columns are built.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from halfmq.model import properties
 from halfmq.model.checksum import crc32
+from halfmq.model.layout import STORED_MESSAGE
 from halfmq.model.stored_message import (
-    AT_BODY_CRC,
-    AT_BODY_LENGTH_V4,
     AT_BODY_V4,
-    AT_SYS_FLAG,
     MAGIC_V1,
     SYS_BORN_HOST_V6,
     SYS_COMPRESSED,
+    SYS_HOSTS_V6,
     SYS_STORE_HOST_V6,
+    V6_MORE,
 )
-from halfmq.spark.rows.bodies import body_column, body_columns
-from halfmq.spark.rows.byte_slices import Ints, as_bytes, binary_column, gather, string_column
+from halfmq.spark.rows.bodies import body_columns
+from halfmq.spark.rows.byte_slices import Ints, as_bytes, binary_column, cuts, field, gather, string_column
 from halfmq.spark.rows.properties_arrow import PropertyTable
 from halfmq.spark.schema import arrow_schema
 
@@ -38,10 +41,8 @@ PACKED_BATCH_BYTES: Final = 2 << 20
 #: thousandth, and an Arrow column holds at most 2 GiB.
 UNPACKED_BATCH_BYTES: Final = BATCH_BYTES
 
-#: An IPv6 host takes 20 bytes, an IPv4 host 8.
-_V6_MORE: Final = 12
 _MAGIC_V1_LAST: Final = MAGIC_V1 & 0xFF
-_MAGIC_LAST_AT: Final = 7
+_MAGIC_LAST_AT: Final = STORED_MESSAGE.at["magic"] + 3
 
 #: CRCs of bodies are stored without their sign bit, as RocketMQ does.
 _CRC_MASK: Final = np.uint32(0x7FFFFFFF)
@@ -50,9 +51,15 @@ DAMAGED_BODY: Final = (
     "its body is damaged: its CRC differs from the stored one; `halfmq store verify` names the file to restore"
 )
 
-#: Properties that are not in column ``headers``.
-_SYSTEM: Final = pa.array(sorted(properties.SYSTEM), pa.string())
 _FROM_PROPERTIES: Final = frozenset({"key", "tag", "keys", "message_id", "transaction_id", "properties", "headers"})
+
+
+@cache
+def _not_in_headers() -> pa.Array:
+    """Properties that are not in column ``headers``. The first array that pyarrow makes of Python's objects imports pandas, which takes
+    longer than most processes that Spark starts work: not when this module is imported.
+    """
+    return pa.array(sorted(properties.SYSTEM), pa.string())
 
 
 SysFlags = npt.NDArray[np.int32]
@@ -85,18 +92,9 @@ def record_batch(
 ) -> pa.RecordBatch:
     """The rows as a record batch with ``columns``. ``verify``: check the CRC of each body if column ``value`` is requested.
 
-    ``bad(queue offset, why)`` is called for bodies that are damaged or cannot be decompressed; see ``body_column``.
+    ``bad(queue offset, why)`` is called for bodies that are damaged or cannot be decompressed; see ``body_columns``.
     """
-    return _record_batch(rows, _sys_flags(rows), columns, bad, verify)
-
-
-def _record_batch(
-    rows: StoredRows, flags: SysFlags, columns: Sequence[str], bad: Callable[[int, str], None], verify: bool
-) -> pa.RecordBatch:
-    builder = _Columns(rows, flags, bad, any(name in _FROM_PROPERTIES for name in columns))
-    if verify and not rows.is_verified and "value" in columns:
-        builder.verify_bodies()
-    return pa.RecordBatch.from_arrays([builder.column(name) for name in columns], schema=arrow_schema(columns))
+    return _Columns(rows, _sys_flags(rows), columns, bad, verify=verify).batch()
 
 
 def record_batches(
@@ -105,13 +103,11 @@ def record_batches(
     """The rows as record batches of bounded size, also where compressed bodies become large. See ``record_batch``."""
     flags = _sys_flags(rows)
     if "value" not in columns or not (flags & SYS_COMPRESSED).any():
-        yield _record_batch(rows, flags, columns, bad, verify)
+        yield _Columns(rows, flags, columns, bad, verify=verify).batch()
         return
     schema = arrow_schema(columns)
     for part in split_compressed(rows):
-        builder = _Columns(part, _sys_flags(part), bad, any(name in _FROM_PROPERTIES for name in columns))
-        if verify and not part.is_verified:
-            builder.verify_bodies()
+        builder = _Columns(part, _sys_flags(part), columns, bad, verify=verify)
         others = {name: builder.column(name) for name in columns if name != "value"}
         for begin, end, bodies in builder.bodies(UNPACKED_BATCH_BYTES):
             snapshot = {name: column.slice(begin, end - begin) for name, column in others.items()}
@@ -119,35 +115,52 @@ def record_batches(
 
 
 def _sys_flags(rows: StoredRows) -> SysFlags:
-    return gather(as_bytes(rows.buffer), rows.starts + AT_SYS_FLAG, ">i4").astype(np.int32)
+    return field(as_bytes(rows.buffer), rows.starts, STORED_MESSAGE, "sys_flag").astype(np.int32)
+
+
+def more_of_hosts(flags: SysFlags, hosts: int = SYS_HOSTS_V6) -> Ints | int:
+    """Bytes by which fields after these ``hosts`` are moved, since hosts are IPv6."""
+    if not (flags & hosts).any():
+        return 0
+    more: Ints = ((flags & hosts & SYS_BORN_HOST_V6) != 0).astype(np.int64)
+    more += (flags & hosts & SYS_STORE_HOST_V6) != 0
+    return more * V6_MORE
 
 
 class _Columns:
     def __init__(
-        self, rows: StoredRows, flags: SysFlags, bad: Callable[[int, str], None], with_properties: bool
+        self,
+        rows: StoredRows,
+        flags: SysFlags,
+        columns: Sequence[str],
+        bad: Callable[[int, str], None],
+        *,
+        verify: bool,
     ) -> None:
         self._rows = rows
+        self._names = columns
         self._bad = bad
         self._data = as_bytes(rows.buffer)
         self._sys_flags = flags
-        hosts: Ints | int = 0
-        if (flags & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6)).any():
-            hosts = _V6_MORE * (
-                ((flags & SYS_BORN_HOST_V6) != 0).astype(np.int64) + ((flags & SYS_STORE_HOST_V6) != 0).astype(np.int64)
-            )
+        hosts = more_of_hosts(flags)
         self._body_starts: Ints = rows.starts + AT_BODY_V4 + hosts
-        self._body_lengths: Ints = gather(self._data, rows.starts + AT_BODY_LENGTH_V4 + hosts, ">i4").astype(np.int64)
+        self._body_lengths: Ints = field(self._data, rows.starts, STORED_MESSAGE, "body_bytes", hosts).astype(np.int64)
         #: The bodies, once they are verified.
         self._as_stored: pa.BinaryArray | None = None
         #: False for damaged bodies, if ``bad`` has returned.
         self._whole: npt.NDArray[np.bool_] | None = None
         room = rows.sizes - (self._body_starts - rows.starts)
         self._exclude((self._body_lengths < 0) | (self._body_lengths > room))
-        self.properties = self._property_table() if with_properties else None
+        self.properties = self._property_table() if any(name in _FROM_PROPERTIES for name in columns) else None
+        if verify and not rows.is_verified and "value" in columns:
+            self._verify_bodies()
 
-    def verify_bodies(self) -> None:
+    def batch(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([self.column(name) for name in self._names], schema=arrow_schema(self._names))
+
+    def _verify_bodies(self) -> None:
         """Call ``bad`` for each body whose CRC differs from the stored one."""
-        stated = gather(self._data, self._rows.starts + AT_BODY_CRC, ">u4").astype(np.uint32)
+        stated = field(self._data, self._rows.starts, STORED_MESSAGE, "body_crc").astype(np.uint32)
         # Arrow makes the objects: slices of a memoryview cost twice as much as their checksum.
         self._as_stored = binary_column(self._rows.buffer, self._body_starts, self._body_lengths)
         found = np.fromiter(map(crc32, self._as_stored.to_pylist()), np.uint32, len(stated)) & _CRC_MASK
@@ -197,9 +210,8 @@ class _Columns:
             case "value":
                 if self._as_stored is not None and self._whole is None and not (self._sys_flags & SYS_COMPRESSED).any():
                     return self._as_stored
-                return body_column(
-                    rows.buffer, self._body_starts, self._body_lengths, self._sys_flags, self._bad_row, self._whole
-                )
+                ((_, _, column),) = self.bodies(sys.maxsize)
+                return column
             case "topic":
                 return pa.repeat(pa.scalar(rows.topic, pa.string()), count)
             case "broker":
@@ -223,7 +235,7 @@ class _Columns:
             case "transaction_id":
                 return self._transaction_ids(self.properties)
             case "headers":
-                return self.properties.lists(_SYSTEM)
+                return self.properties.lists(_not_in_headers())
             case _:
                 return self.properties.maps()
 
@@ -250,11 +262,8 @@ def split_compressed(rows: StoredRows) -> Iterator[StoredRows]:
     if not (_sys_flags(rows) & SYS_COMPRESSED).any():
         yield rows
         return
-    start = 0
-    for end in cut_points(rows.sizes, PACKED_BATCH_BYTES):
-        part = slice(start, end)
-        start = end
-        yield chosen_rows(rows, part)
+    for begin, end in cuts(rows.sizes, PACKED_BATCH_BYTES, BATCH_ROWS):
+        yield chosen_rows(rows, slice(begin, end))
 
 
 def chosen_rows(rows: StoredRows, chosen: Ints | slice) -> StoredRows:
@@ -270,19 +279,20 @@ def chosen_rows(rows: StoredRows, chosen: Ints | slice) -> StoredRows:
 
 def property_table(rows: StoredRows, bad: Callable[[int, str], None]) -> PropertyTable:
     """The properties of the rows. ``bad(queue offset, why)`` is called for damaged ones, which have none."""
-    table = _Columns(rows, _sys_flags(rows), bad, with_properties=True).properties
+    table = _Columns(rows, _sys_flags(rows), ("properties",), bad, verify=False).properties
     assert table is not None
     return table
 
 
-def cut_points(sizes: Ints, batch_bytes: int = BATCH_BYTES) -> list[int]:
-    """Ends of the batches (row numbers, ascending) for rows of these sizes, bytes."""
-    points = []
-    ends = np.cumsum(sizes)
-    start = 0
-    while start < len(sizes):
-        before = int(ends[start - 1]) if start else 0
-        fit = int(np.searchsorted(ends, before + batch_bytes, side="right"))
-        start = min(max(fit, start + 1), start + BATCH_ROWS, len(sizes))
-        points.append(start)
-    return points
+def with_tags(rows: StoredRows, tags: Sequence[str], bad: Callable[[int, str], None]) -> StoredRows:
+    """The rows whose tag is one of ``tags``; without ``tags`` all of them. A message with damaged properties has no tag:
+    ``bad(queue offset, why)`` is called for it.
+    """
+    if not tags:
+        return rows
+    table = property_table(rows, bad)
+    found = pc.is_in(
+        table.binary(*table.find(properties.TAGS)), value_set=pa.array([tag.encode() for tag in tags], pa.binary())
+    )
+    chosen = np.flatnonzero(found.to_numpy(zero_copy_only=False))
+    return rows if len(chosen) == len(rows.starts) else chosen_rows(rows, chosen)

@@ -1,21 +1,9 @@
 """The columns that the sink writes, and their conversion into bodies, property strings and queues, a whole record batch at a time.
 
-    value         binary, string         the body; required
-    topic         string                 unless option ``topic`` is set
-    key           binary, string         put before ``keys``
-    keys          string                 KEYS, separated by spaces
-    tag           string                 TAGS
-    properties    map<string,string>     other properties
-    headers       array<struct<key: string, value: binary>>, map<string,string>
-                                         the same, as the source has them; a row has these or ``properties``
-    sharding_key  string                 messages with the same one go to the same queue
-    queue         byte, short, int, long overrides ``sharding_key``
-    delay_ms      byte, short, int, long how long after the decision the message becomes visible; 0 or less: at once
-    deliver_at    timestamp              when it becomes visible; in the past: at once. A row has this or ``delay_ms``
-
-Names and meaning are those of the source, so that its rows can be written again, and in capital letters too, as Spark resolves names. Empty texts
-count as null, as in RocketMQ, where a property without a value does not exist. Keys and headers are text there: see
-docs/decisions/0061-rows-as-messages.md.
+What each column is: docs/spark-options.md, Columns of writing. A row has ``properties`` or ``headers``, ``delay_ms`` or ``deliver_at``;
+``queue`` overrides ``sharding_key``. Names and meaning are those of the source, so that its rows can be written again, and in capital
+letters too, as Spark resolves names. Empty texts count as null, as in RocketMQ, where a property without a value does not exist. Keys and
+headers are text there: see docs/decisions/0061-rows-as-messages.md.
 """
 
 import time
@@ -42,9 +30,19 @@ from pyspark.sql.types import (
 from halfmq import limits
 from halfmq.client.outgoing import checked_topic
 from halfmq.errors import MessageTooLarge, UsageError
-from halfmq.model.properties import CARRIED, KEYS, SHARDING_KEY, TAGS, TIMER_DELAY_MS, TIMER_DELIVER_MS, is_reserved
+from halfmq.model.properties import (
+    CARRIED,
+    KEYS,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
+    is_reserved,
+)
 from halfmq.spark.rows.byte_slices import Ints
-from halfmq.spark.sink.java_hashes import java_hashes
+from halfmq.spark.sink.hashes import java_hashes
 
 _BYTES: Final = (BinaryType, StringType)
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
@@ -81,8 +79,8 @@ ROWS: Final = pa.schema(
 
 
 class Group(NamedTuple):
-    """Rows for one queue, in order. ``queue`` may be ANY_QUEUE; ``is_delayed``: all of them have a delay, or none; ``rows``: of schema ROWS,
-    without nulls.
+    """Rows for one queue, in order. ``queue`` may be ANY_QUEUE; ``is_delayed``: all of them have a delay, or none; ``rows``: of schema
+    ROWS, without nulls.
     """
 
     topic: str
@@ -276,7 +274,7 @@ def _text(given: dict[str, pa.Array], name: str) -> pa.BinaryArray | None:
     except pa.ArrowInvalid as error:
         hint = _BINARY_KEY if name == "key" else ""
         raise UsageError(f"column {name} contains bytes that are not UTF-8", hint=hint) from error
-    if pc.any(pc.match_substring(raw, b"\x02")).as_py():
+    if pc.any(pc.match_substring(raw, PROPERTY_SEPARATOR)).as_py():
         raise UsageError(f"column {name} contains the separator byte 0x02")
     empty = pc.equal(pc.binary_length(raw), 0)
     if pc.any(empty).as_py():
@@ -318,7 +316,9 @@ def _delay_pairs(delays: Ints) -> pa.BinaryArray:
     texts = pa.array(np.abs(delays)).cast(pa.string()).cast(pa.binary())
     names = np.where(delays > 0, TIMER_DELAY_MS, TIMER_DELIVER_MS).tolist()
     names = pa.array(names, pa.string()).cast(pa.binary())
-    joined = pc.binary_join_element_wise(names, pa.scalar(b"\x01"), texts, pa.scalar(b"\x02"), b"")
+    joined = pc.binary_join_element_wise(
+        names, pa.scalar(NAME_VALUE_SEPARATOR), texts, pa.scalar(PROPERTY_SEPARATOR), b""
+    )
     return pc.if_else(pa.array(delays != 0), joined, pa.scalar(b"", pa.binary()))
 
 
@@ -375,7 +375,9 @@ def _starts_with(texts: pa.BinaryArray, prefixes: pa.BinaryArray) -> pa.BooleanA
 
 def _pairs(name: str, values: pa.BinaryArray) -> pa.BinaryArray:
     """``name 0x01 value 0x02`` for each row; empty where null."""
-    joined = pc.binary_join_element_wise(pa.scalar(name.encode() + b"\x01"), values, pa.scalar(b"\x02"), b"")
+    joined = pc.binary_join_element_wise(
+        pa.scalar(name.encode() + NAME_VALUE_SEPARATOR), values, pa.scalar(PROPERTY_SEPARATOR), b""
+    )
     return joined.fill_null(b"") if joined.null_count else joined
 
 
@@ -405,9 +407,11 @@ def _other_properties(column: pa.MapArray | pa.ListArray, name: str) -> pa.Binar
         raw.cast(pa.string())
     except pa.ArrowInvalid as error:
         raise UsageError("a property is not UTF-8", hint="properties are text: write its base64") from error
-    if pc.any(pc.match_substring(raw, b"\x02")).as_py():
+    if pc.any(pc.match_substring(raw, PROPERTY_SEPARATOR)).as_py():
         raise UsageError("a property contains the separator byte 0x02")
-    pieces = pc.binary_join_element_wise(names.cast(pa.binary()), pa.scalar(b"\x01"), raw, pa.scalar(b"\x02"), b"")
+    pieces = pc.binary_join_element_wise(
+        names.cast(pa.binary()), pa.scalar(NAME_VALUE_SEPARATOR), raw, pa.scalar(PROPERTY_SEPARATOR), b""
+    )
     starts = pc.subtract(offsets, begin)
     return pc.binary_join(pa.ListArray.from_arrays(starts, pieces), b"")
 

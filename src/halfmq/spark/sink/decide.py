@@ -5,15 +5,15 @@ from a contradiction by its digest.
 """
 
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
 from halfmq.client.log import logger
 from halfmq.errors import EnvironmentFailed, HalfmqError, TransactionRefused
 from halfmq.model.query_batch import QueryBatch, query_text
-from halfmq.spark.sink.batch_input import BatchInput, digest_of
-from halfmq.spark.sink.broker import COMMITTED, SinkBroker
-from halfmq.spark.sink.checkpoint import Checkpoint
+from halfmq.spark.sink.broker import COMMITTED, CONTRADICTION, SinkBroker
+from halfmq.spark.sink.checkpoint import BatchInput, Checkpoint, digest_of
 from halfmq.spark.sink.options import SinkOptions
 from halfmq.spark.sink.task import Prepared
 from halfmq.wire.remoting.half_batches import WinnerRow
@@ -25,14 +25,13 @@ _ABORT_TIMEOUT_MS: Final = 10_000
 _SHOWN_CHARS: Final = 100
 #: Checkpoints that the process has warned of. Spark commits all batches of a query in one process.
 _warned: Final[set[str]] = set()
-_CONTRADICTION: Final = "do not delete or restore a checkpoint of a query that writes with this name; a new txnAppId writes everything again"
 
 
 def decide_batch_write(messages: Sequence[Prepared], options: SinkOptions, batch: QueryBatch) -> None:
     """Decide a batch write. Without ``txnAppId`` it is a query of its own, which has no other batch.
 
-    Its number alone says what it is, as in Delta Lake: one that repeats a number is skipped, whatever its rows. With a checkpoint it is also the
-    input of the stream's batch with this number. Raises as ``decide_stream``.
+    Its number alone says what it is, as in Delta Lake: one that repeats a number is skipped, whatever its rows. With a checkpoint it is
+    also the input of the stream's batch with this number. Raises as ``decide_stream``.
     """
     named = digest_of(options.app_id, str(options.version))
     if not options.checkpoint:
@@ -53,15 +52,16 @@ def abort_batch_write(options: SinkOptions, batch: QueryBatch) -> None:
     """
     if options.app_id:
         return
-    broker = SinkBroker(replace(options, broker_timeout_ms=min(options.broker_timeout_ms, _ABORT_TIMEOUT_MS)))
-    try:
-        broker.decide(batch, digest_of("aborted"), (), is_last=True)
-    except TransactionRefused:
-        pass  # the commit took effect
-    except HalfmqError as error:
-        _log.warning("halfmq: what batch write %s has prepared stays undecided on the broker: %s", batch.query, error)
-    finally:
-        broker.close()
+    within = replace(options, broker_timeout_ms=min(options.broker_timeout_ms, _ABORT_TIMEOUT_MS))
+    with closing(SinkBroker(within)) as broker:
+        try:
+            broker.decide(batch, digest_of("aborted"), (), is_last=True)
+        except TransactionRefused:
+            pass  # the commit took effect
+        except HalfmqError as error:
+            _log.warning(
+                "halfmq: what batch write %s has prepared stays undecided on the broker: %s", batch.query, error
+            )
 
 
 def decide_stream(messages: Sequence[Prepared], options: SinkOptions, number: int) -> None:
@@ -83,9 +83,7 @@ def decide_stream(messages: Sequence[Prepared], options: SinkOptions, number: in
             hint="checkpointLocation must be the directory that the query uses, absolute and of the local file system",
         )
     found = _secured(options.checkpoint, number)
-    decide(
-        messages, options, messages[0].batch, found.digest, other_digests=(*found.other_digests, found.earlier_digest)
-    )
+    decide(messages, options, messages[0].batch, found.digest, other_digests=found.other_digests)
 
 
 def _secured(checkpoint: str, number: int) -> BatchInput:
@@ -114,31 +112,27 @@ def decide(
 ) -> None:
     """Make what the tasks have prepared visible. Success if the same was decided before.
 
-    ``other_digests``: by which it may have been decided, also by an earlier version of halfmq. ``is_last``: as for ``SinkBroker.decide``.
+    ``other_digests``: by which it may have been decided as well. ``is_last``: as for ``SinkBroker.decide``.
 
     Raises:
         TransactionRefused: the batch was decided with another digest, or a later run has begun. Stop.
         TransactionIncomplete: half batches are missing; nothing was decided. Run the batch again.
         ConnectError, RequestFailed: whether it is decided is unknown. Run the batch again.
     """
-    broker = SinkBroker(options)
-    try:
-        if any(message.decided for message in messages):
-            _check_decided(broker, batch, (digest, *other_digests), options)
-            return
-        winners = [
-            WinnerRow(message.attempt, message.half_batches, message.messages, message.checksum)
-            for message in messages
-            if message.half_batches
-        ]
-        try:
-            broker.decide(batch, digest, winners, is_last=is_last)
-        except TransactionRefused as refused:
-            if refused.standing != COMMITTED:
-                raise
-            _check_decided(broker, batch, (digest, *other_digests), options)
-    finally:
-        broker.close()
+    with closing(SinkBroker(options)) as broker:
+        if not any(message.decided for message in messages):
+            winners = [
+                WinnerRow(message.attempt, message.half_batches, message.messages, message.checksum)
+                for message in messages
+                if message.half_batches
+            ]
+            try:
+                broker.decide(batch, digest, winners, is_last=is_last)
+                return
+            except TransactionRefused as refused:
+                if refused.standing != COMMITTED:
+                    raise
+        _check_decided(broker, batch, (digest, *other_digests), options)
 
 
 def _check_decided(broker: SinkBroker, batch: QueryBatch, digests: Collection[bytes], options: SinkOptions) -> None:
@@ -166,4 +160,4 @@ def _check_decided(broker: SinkBroker, batch: QueryBatch, digests: Collection[by
         why = (
             f"was decided long ago (the last one is {found.last_batch}): the checkpoint is older than what was written"
         )
-    raise TransactionRefused(f"{what} {why}", standing=COMMITTED, hint=_CONTRADICTION)
+    raise TransactionRefused(f"{what} {why}", standing=COMMITTED, hint=CONTRADICTION)

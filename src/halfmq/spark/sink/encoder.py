@@ -3,7 +3,6 @@
 The pieces of all items (head, body, what is between, properties) are four Arrow columns, which Arrow joins in C++.
 """
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -13,27 +12,13 @@ import pyarrow.compute as pc
 
 from halfmq.model.checksum import crc32
 from halfmq.model.half_batch import DELAY_BYTES, ENTRY_BYTES, ITEM_HEAD_BYTES
+from halfmq.model.layout import ITEM
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
-from halfmq.model.stored_message import AT_BODY_V4, MAGIC_V1
-from halfmq.spark.rows.byte_slices import Bytes, Ints
-from halfmq.spark.rows.queue_entries import PAYLOAD_ENTRY
-from halfmq.spark.sink.message_ids import ID_CHARS, message_ids
+from halfmq.model.stored_message import MAGIC_V1
+from halfmq.spark.rows.byte_slices import PAYLOAD_ENTRY, Bytes, Ints
+from halfmq.spark.sink.hashes import ID_PROPERTY_BYTES, message_ids, put_id_properties
 
-_HEAD: Final = np.dtype(
-    [
-        ("kind", "u1"), ("flags", "u1"), ("reserved", ">u2"), ("item_bytes", ">u4"), ("from_start", ">u4"),
-        ("number", ">u4"),
-        ("total", ">u4"), ("magic", ">u4"), ("body_crc", ">u4"), ("queue", ">i4"), ("flag", ">i4"),
-        ("queue_offset", ">i8"), ("physical_offset", ">i8"), ("sys_flag", ">i4"), ("born_time", ">i8"),
-        ("born_host", "V8"), ("store_time", ">i8"), ("store_host", "V8"), ("reconsume_times", ">i4"),
-        ("prepared_offset", ">i8"), ("body_bytes", ">i4"),
-    ]
-)  # fmt: skip
-_ID_NAME: Final = b"UNIQ_KEY\x01"
-#: UNIQ_KEY as a property.
-ID_PROPERTY_BYTES: Final = len(_ID_NAME) + ID_CHARS + 1
-
-assert _HEAD.itemsize == ITEM_HEAD_BYTES + AT_BODY_V4
+_HEAD: Final = np.dtype(ITEM.dtype)
 
 
 class Payload(NamedTuple):
@@ -58,17 +43,6 @@ def encoded_sizes(rows: pa.RecordBatch, topic: str) -> Ints:
 
 def _are_delayed(rows: pa.RecordBatch) -> bool:
     return rows.num_rows > 0 and bool(rows.column(3)[0].as_py())
-
-
-def cuts(sizes: Ints, bytes_max: int, rows_max: int) -> Iterator[tuple[int, int]]:
-    """Divide rows into ranges [begin, end) of at most ``bytes_max`` and ``rows_max``, or one row."""
-    ends = np.cumsum(sizes)
-    begin = 0
-    while begin < len(sizes):
-        before = int(ends[begin - 1]) if begin else 0
-        end = min(begin + rows_max, max(begin + 1, int(np.searchsorted(ends, before + bytes_max, "right"))))
-        yield begin, end
-        begin = end
 
 
 class Encoder:
@@ -104,14 +78,14 @@ class Encoder:
         heads["total"] = item_bytes - ITEM_HEAD_BYTES
         heads["magic"] = MAGIC_V1
         heads["body_crc"] = body_crcs(bodies) & 0x7FFFFFFF
-        heads["queue"] = queue
-        heads["born_time"] = born_time_ms
+        heads["queue_id"] = queue
+        heads["born_time_ms"] = born_time_ms
         heads["born_host"] = np.void(self._born_host)
         heads["store_host"] = np.void(self._store_host)
         heads["body_bytes"] = body_bytes
         entries = np.empty(count, PAYLOAD_ENTRY)
-        entries["place"] = heads["from_start"]
-        entries["size"] = heads["total"]
+        entries["from_start"] = heads["from_start"]
+        entries["message_bytes"] = heads["total"]
         entries["tag_hash"] = tag_hashes.to_numpy()
         entries["key_hash"] = key_hashes
         between = _between(name, property_bytes, ids)
@@ -128,11 +102,7 @@ def _between(name: bytes, property_bytes: Ints, ids: Bytes) -> Bytes:
     at = len(name)
     rows[:, :at] = np.frombuffer(name, np.uint8)
     rows[:, at : at + 2] = property_bytes.astype(">u2").view(np.uint8).reshape(-1, 2)
-    at += 2
-    rows[:, at : at + len(_ID_NAME)] = np.frombuffer(_ID_NAME, np.uint8)
-    at += len(_ID_NAME)
-    rows[:, at : at + ID_CHARS] = ids
-    rows[:, -1] = 2
+    put_id_properties(rows[:, at + 2 :], ids)
     return rows
 
 

@@ -8,44 +8,55 @@ from typing import Final
 from halfmq import limits
 from halfmq.client.outgoing import checked_topic
 from halfmq.errors import UsageError
+from halfmq.model.address import Address, parse_servers
 from halfmq.model.ids import checked_name
 from halfmq.model.query_batch import BATCH_MAX, QUERY_CHARS_MAX
-from halfmq.spark.options import BROKER_TIMEOUT_MS, duration_ms, known_options, parse_servers
+from halfmq.spark.options import OPTIONS as OPTIONS_OF_READING
+from halfmq.spark.options import Option, choice, read_options, size_bytes, whole_number
 
-#: Options and their descriptions, as in error messages.
-OPTIONS: Final = {
-    "url": "rocketmq://HOST:PORT[;HOST:PORT...], name servers of one halfmq broker, which is a name server too; or of what guarantee allows",
-    "guarantee": "exactlyOnce (default), to one halfmq broker; or atLeastOnce, to halfmq or Apache RocketMQ: rows become visible one by one, "
-    "also those of a batch that fails, and a repeated attempt sends them again with the same message ids",
-    "topic": "topic of all rows; overrides the column",
-    "group": "producer group; default halfmq-spark",
-    "txnAppId": "name of the writing application on the broker, 1 to 40 characters A-Z a-z 0-9 . _ -; default: the id of the query",
-    "txnVersion": "batch writes only: number of this write; one that was written before with txnAppId is not written again",
-    "brokerTimeout": "how long to wait for an unavailable broker: seconds, or with a unit (500ms, 30s, 5m); default 120s",
-    "maxHalfBatchBytes": "bytes of one request to a broker, which also has at most 2,500 rows; default 1m",
-    "checkpointLocation": "streams: Spark's checkpoint, a directory of the driver's machine; batch writes in foreachBatch: that of the stream, whose "
-    "batch txnVersion is",
-    # Spark passes what ``queryName`` was called with.
-    "queryName": "streams only: the name of the query in Spark; nothing else depends on it",
-}
 EXACTLY_ONCE: Final = "exactlyOnce"
 AT_LEAST_ONCE: Final = "atLeastOnce"
 GROUP_DEFAULT: Final = "halfmq-spark"
-#: The broker verifies a half batch on its event loop, so a larger one delays other clients by milliseconds. Small ones cost more: each takes half a
-#: millisecond, and a row 1 to 2 us.
+#: The broker verifies a half batch on its event loop, so a larger one delays other clients by milliseconds. Small ones cost more: each
+#: takes half a millisecond, and a row 1 to 2 us.
 HALF_BATCH_BYTES: Final = 1 << 20
 HALF_BATCH_ROWS: Final = 2_500
 _HALF_BATCH_BYTES_MIN: Final = 4 << 10
 _APP_ID: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{QUERY_CHARS_MAX}}}")
-_SIZE: Final = re.compile(r"(\d{1,9})\s*([km]?)", re.ASCII | re.IGNORECASE)
-_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20}
+_version: Final = whole_number(0, BATCH_MAX, f"a whole number from 0 to {BATCH_MAX}, larger for each write")
+
+#: Empty values count as not given.
+OPTIONS: Final = {
+    "url": Option(
+        "rocketmq://HOST:PORT[;HOST:PORT...], name servers of one halfmq broker, which is a name server too; or of what guarantee allows",
+        lambda name, text: parse_servers(text)),
+    "guarantee": Option(
+        "exactlyOnce (default), to one halfmq broker; or atLeastOnce, to halfmq or Apache RocketMQ: rows become visible one by one, "
+        "also those of a batch that fails, and a repeated attempt sends them again with the same message ids",
+        choice(EXACTLY_ONCE, AT_LEAST_ONCE), EXACTLY_ONCE),
+    "topic": Option("topic of all rows; overrides the column", lambda name, text: checked_topic(text.strip()), ""),
+    "group": Option(
+        "producer group; default halfmq-spark", lambda name, text: checked_name(text.strip(), "group", limits.GROUP_CHARS_MAX), GROUP_DEFAULT),
+    "txnAppId": Option(
+        "name of the writing application on the broker, 1 to 40 characters A-Z a-z 0-9 . _ -; default: the id of the query", default=""),
+    "txnVersion": Option(
+        "batch writes only: number of this write; one that was written before with txnAppId is not written again", _version, -1),
+    "brokerTimeout": OPTIONS_OF_READING["brokerTimeout"],
+    "maxHalfBatchBytes": Option("bytes of one request to a broker, which also has at most 2,500 rows; default 1m"),
+    "checkpointLocation": Option(
+        "streams: Spark's checkpoint, a directory of the driver's machine; batch writes in foreachBatch: that of the stream, whose "
+        "batch txnVersion is",
+        default=""),
+    # Spark passes what ``queryName`` was called with.
+    "queryName": Option("streams only: the name of the query in Spark; nothing else depends on it"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     """Validated options."""
 
-    servers: tuple[tuple[str, int], ...]
+    servers: tuple[Address, ...]
     #: "": the column names it.
     topic: str
     group: str
@@ -103,54 +114,25 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         UsageError: an option is unknown, missing or invalid; the text names it.
     """
     if any(name.lower() == "path" for name in given):
-        raise UsageError("path is for reading: writing needs a running broker", hint=f"url = {OPTIONS['url']}")
-    values = known_options(given, OPTIONS)
-    if "url" not in values:
-        raise UsageError("url is not set", hint=OPTIONS["url"])
-    app_id = values.get("txnAppId", "").strip()
+        raise UsageError("path is for reading: writing needs a running broker", hint=f"url = {OPTIONS['url'].text}")
+    values = {name: option.default for name, option in OPTIONS.items()} | read_options(given, OPTIONS, skip_empty=True)
+    if values["url"] is None:
+        raise UsageError("url is not set", hint=OPTIONS["url"].text)
+    app_id = values["txnAppId"]
     if app_id and _APP_ID.fullmatch(app_id) is None:
-        raise UsageError(f"txnAppId is {app_id!r}", hint=OPTIONS["txnAppId"])
-    topic = values.get("topic", "").strip()
-    group = values.get("group", "").strip() or GROUP_DEFAULT
-    at_least_once = _is_at_least_once(values.get("guarantee", "").strip())
+        raise UsageError(f"txnAppId is {app_id!r}", hint=OPTIONS["txnAppId"].text)
+    at_least_once = values["guarantee"] == AT_LEAST_ONCE
+    largest = limits.BODY_BYTES_MAX if at_least_once else limits.HALF_BATCH_BYTES_MAX
+    size = size_bytes(_HALF_BATCH_BYTES_MIN, largest, f"bytes, or 512k; 4k to {largest >> 20}m")
+    request_bytes = values["maxHalfBatchBytes"]
     return SinkOptions(
-        servers=parse_servers(values["url"]),
-        topic=checked_topic(topic) if topic else "",
-        group=checked_name(group, "group", limits.GROUP_CHARS_MAX),
+        servers=values["url"],
+        topic=values["topic"],
+        group=values["group"],
         app_id=app_id,
-        version=_version(values.get("txnVersion", "").strip()),
-        broker_timeout_ms=duration_ms("brokerTimeout", values, BROKER_TIMEOUT_MS),
-        request_bytes=_request_bytes(
-            values.get("maxHalfBatchBytes", "").strip(),
-            limits.BODY_BYTES_MAX if at_least_once else limits.HALF_BATCH_BYTES_MAX,
-        ),
-        checkpoint=values.get("checkpointLocation", "").strip(),
+        version=values["txnVersion"],
+        broker_timeout_ms=values["brokerTimeout"],
+        request_bytes=HALF_BATCH_BYTES if request_bytes is None else size("maxHalfBatchBytes", request_bytes),
+        checkpoint=values["checkpointLocation"],
         at_least_once=at_least_once,
     )
-
-
-def _version(text: str) -> int:
-    if not text:
-        return -1
-    if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) > BATCH_MAX:
-        raise UsageError(f"txnVersion is {text!r}", hint=f"a whole number from 0 to {BATCH_MAX}, larger for each write")
-    return int(text)
-
-
-def _is_at_least_once(text: str) -> bool:
-    for name in (EXACTLY_ONCE, AT_LEAST_ONCE):
-        if text.lower() == name.lower():
-            return name == AT_LEAST_ONCE
-    if text:
-        raise UsageError(f"guarantee is {text!r}", hint=OPTIONS["guarantee"])
-    return False
-
-
-def _request_bytes(text: str, largest: int) -> int:
-    if not text:
-        return HALF_BATCH_BYTES
-    match = _SIZE.fullmatch(text)
-    size = int(match[1]) * _UNITS[match[2].lower()] if match is not None else 0
-    if not _HALF_BATCH_BYTES_MIN <= size <= largest:
-        raise UsageError(f"maxHalfBatchBytes is {text!r}", hint=f"bytes, or 512k; 4k to {largest >> 20}m")
-    return size

@@ -13,8 +13,7 @@ from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
 from halfmq.errors import UsageError
-from halfmq.spark.sink import attempt as attempts
-from halfmq.spark.sink import decide, plain_task, task
+from halfmq.spark.sink import at_least_once, decide, task
 from halfmq.spark.sink.columns import check_columns
 from halfmq.spark.sink.options import SinkOptions, parse_sink_options
 
@@ -43,13 +42,13 @@ class HalfmqBatchWriter(DataSourceArrowWriter):
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = _checked(given, schema, overwrite).for_batch()
-        self._batch = attempts.batch_write(self._options.app_id, self._options.version, self._options.topic)
+        self._batch = task.batch_write(self._options.app_id, self._options.version, self._options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Prepare or send the rows of a task; see ``task.write`` and ``plain_task.write``."""
+        """Prepare or send the rows of a task; see ``task.write`` and ``at_least_once.write``."""
         if self._options.at_least_once:
-            return plain_task.write(iterator, self._options, self._batch, _partition())
-        attempt = attempts.of_batch_write(self._batch)
+            return at_least_once.write(iterator, self._options, self._batch, _partition())
+        attempt = task.of_batch_write(self._batch)
         return task.write(iterator, self._options, attempt, _partition(), "")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -76,10 +75,10 @@ class HalfmqStreamWriter(DataSourceStreamArrowWriter):
         self._options = _checked(given, schema, overwrite).for_stream()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Prepare or send the rows of a task; see ``task.write`` and ``plain_task.write``."""
-        attempt, query_id = attempts.of_stream(self._options.app_id, self._options.topic)
+        """Prepare or send the rows of a task; see ``task.write`` and ``at_least_once.write``."""
+        attempt, query_id = task.of_stream(self._options.app_id, self._options.topic)
         if self._options.at_least_once:
-            return plain_task.write(iterator, self._options, attempt.batch, _partition())
+            return at_least_once.write(iterator, self._options, attempt.batch, _partition())
         return task.write(iterator, self._options, attempt, _partition(), query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -4,17 +4,17 @@ Rows change after they were written, so they are read, not mapped, and a row say
 at or after the position does not count. The watermark page is written after the rows of everything before it, so no row is too old.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from halfmq.client.blocking import Unavailable
 from halfmq.spark.files.store_files import StoreFiles
-from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
-from halfmq.spark.rows.byte_slices import Ints, gather
-from halfmq.spark.rows.stored_rows import PACKED_BATCH_BYTES, cut_points
+from halfmq.spark.retry_deadline import RetryDeadline
+from halfmq.spark.rows.byte_slices import Ints, cuts, gather
+from halfmq.spark.rows.stored_rows import BATCH_ROWS, PACKED_BATCH_BYTES
 from halfmq.spark.views.table_plan import TableSnapshot, UndecidedRows, runs
 from halfmq.spark.views.table_rows import (
     HEAD_BYTES,
@@ -29,6 +29,7 @@ from halfmq.spark.views.table_rows import (
     settled_at,
     there_at,
 )
+from halfmq.store.consume_queue import list_bases
 from halfmq.store.layout import ROW_EMPTY, TRANSACTION_FILE_ROWS, TRANSACTION_ROW_BYTES
 from halfmq.store.topics_file import read_topics
 from halfmq.store.watermark_page import Watermark
@@ -41,19 +42,13 @@ _NOTHING: Final = pa.py_buffer(bytes(HEAD_BYTES))
 
 
 class TableFiles(StoreFiles):
-    """The transaction table of the store in ``path``. The caller must call ``close``."""
+    """The transaction table of the store in ``path``: a ``source.TableReader``."""
 
     def __init__(self, path: str, deadline: RetryDeadline) -> None:
         super().__init__(path, deadline)
         self.topics: dict[int, str] = {}
 
     def snapshot(self) -> TableSnapshot:
-        """The store now. Waits until it has a high watermark.
-
-        Raises:
-            UsageError: ``path`` is not a store.
-            ConnectError: there was no high watermark within ``brokerTimeout``.
-        """
         self._identify()
         return self._look(self._snapshot_at)
 
@@ -66,7 +61,6 @@ class TableFiles(StoreFiles):
         return TableSnapshot(self._store, page.position, page.log_start, first, end)
 
     def undecided(self, snapshot: TableSnapshot, lost: Lost) -> UndecidedRows:
-        """All rows that were undecided at the position of ``snapshot``."""
         indexes: list[Ints] = [np.empty(0, np.int64)]
         found: list[Rows] = []
         for start in self._bases() if self._is_planned(snapshot, lost) else ():
@@ -77,20 +71,13 @@ class TableFiles(StoreFiles):
         return UndecidedRows(np.concatenate(indexes), joined(found))
 
     def transactions(self, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
-        """The rows [start, end) that existed at the position, each with the record that names its transaction."""
         if self._is_planned(snapshot, lost):
             for first in range(start, end, _PAGE_ROWS):
                 rows = self._kept(first, min(end, first + _PAGE_ROWS), lost)
                 chosen = np.flatnonzero(there_at(rows, snapshot.position))
                 yield from self._pages(first + chosen, rows[chosen], *record_positions(rows[chosen]))
 
-    def named(self, snapshot: TableSnapshot, half_indexes: Ints, lost: Lost) -> Iterator[TablePage]:
-        """The rows of these halves, as ``transactions``."""
-        for first, end in runs(half_indexes):
-            yield from self.transactions(snapshot, first, end, lost)
-
     def halves(self, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
-        """The rows [start, end) that were undecided at the position, each with the whole record of its half."""
         if self._is_planned(snapshot, lost):
             for first in range(start, end, _PAGE_ROWS):
                 rows = self._kept(first, min(end, first + _PAGE_ROWS), lost)
@@ -98,13 +85,10 @@ class TableFiles(StoreFiles):
                 # The record of the half, also if it was decided since.
                 positions = rows["current_offset"][chosen].astype(np.int64)
                 for page in self._pages(first + chosen, rows[chosen], positions, np.zeros(len(chosen), np.bool_)):
-                    begin = 0
-                    for cut in cut_points(np.maximum(page.sizes, 0), PACKED_BATCH_BYTES):
-                        yield page.part(begin, cut)
-                        begin = cut
+                    for begin, cut in cuts(np.maximum(page.sizes, 0), PACKED_BATCH_BYTES, BATCH_ROWS):
+                        yield page.only(slice(begin, cut))
 
     def rows_at(self, snapshot: TableSnapshot, half_indexes: Ints, lost: Lost) -> Rows:
-        """The rows of these halves, which are sorted; zeros where there is none."""
         found = np.zeros(len(half_indexes), ROW)
         for first, end in runs(half_indexes):
             rows = self._rows(first, end)
@@ -157,11 +141,9 @@ class TableFiles(StoreFiles):
 
     def _bases(self) -> list[int]:
         """First half index of each file of the table."""
-        try:
-            names = os.listdir(self._shard / "transactions")
-        except FileNotFoundError as error:
-            raise Unavailable(str(error)) from error
-        return sorted(int(name[:20]) for name in names if name.endswith(".tx") and name[:20].isdecimal())
+        if not self._disk.exists(self._shard / "transactions"):
+            raise Unavailable(f"{self._shard / 'transactions'} does not exist")
+        return list_bases(self._disk, self._shard / "transactions", ".tx")
 
     def _read(self, start: int, end: int) -> Rows:
         """The rows [start, end); zeros where there is no file."""
@@ -176,13 +158,10 @@ class TableFiles(StoreFiles):
     def _pread(self, base: int, at: int, rows: int) -> bytes:
         length = rows * TRANSACTION_ROW_BYTES
         try:
-            descriptor = os.open(self._shard / "transactions" / f"{base:020d}.tx", os.O_RDONLY | os.O_CLOEXEC)
+            file = self._disk.open(self._shard / "transactions" / f"{base:020d}.tx", writable=False)
         except FileNotFoundError:
             return bytes(length)
-        try:
-            return os.pread(descriptor, length, at * TRANSACTION_ROW_BYTES).ljust(length, b"\0")
-        finally:
-            os.close(descriptor)
+        return file.read(at * TRANSACTION_ROW_BYTES, length).ljust(length, b"\0")
 
 
 def _undecided_at(rows: Rows, position: int) -> Bools:

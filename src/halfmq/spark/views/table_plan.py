@@ -1,6 +1,7 @@
 """Which half indexes a task of ``view=transactions`` or ``view=half`` reads, and what the plan knows of them. Pure functions."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -36,21 +37,18 @@ class UndecidedRows(NamedTuple):
     rows: Rows
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class TableRange(InputPartition):
     """Rows [start, end) for one task. ``groups``: half indexes of each undecided transaction of several halves that the task reads, and
     ``open_halves``: those of all such transactions in its range. ``must_have``: the user named the first half.
     """
 
-    def __init__(
-        self, snapshot: TableSnapshot, start: int, end: int, open_halves: Ints, groups: list[Ints], *, must_have: bool
-    ) -> None:
-        super().__init__(None)
-        self.snapshot = snapshot
-        self.start = start
-        self.end = end
-        self.open_halves = open_halves
-        self.groups = groups
-        self.must_have = must_have
+    snapshot: TableSnapshot
+    start: int
+    end: int
+    open_halves: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    groups: list[Ints] = field(default_factory=list)
+    must_have: bool = False
 
     def __repr__(self) -> str:
         return f"TableRange({self.start} to {self.end}, {len(self.groups)} undecided transactions of several halves)"
@@ -66,9 +64,9 @@ def plan_transactions(
     edges = [start + (end - start) * number // count for number in range(count + 1)] if count else []
     return [
         TableRange(
-            snapshot, first, last, open_halves[np.searchsorted(open_halves, first) : np.searchsorted(open_halves, last)],
-            [group for group in groups if first <= group[0] < last],
-            must_have=must_have,
+            snapshot=snapshot, start=first, end=last, must_have=must_have,
+            open_halves=open_halves[np.searchsorted(open_halves, first) : np.searchsorted(open_halves, last)],
+            groups=[group for group in groups if first <= group[0] < last],
         )
         for first, last in pairwise(edges)
     ]  # fmt: skip
@@ -86,10 +84,7 @@ def plan_halves(
     count = task_count(len(halves), int(sums[-1]), tasks_min)
     cuts = np.unique(np.searchsorted(sums, [int(sums[-1]) * number // count for number in range(1, count)]))
     edges: Sequence[int] = [int(halves[0]), *[int(halves[cut]) for cut in cuts if cut], int(halves[-1]) + 1]
-    empty = np.empty(0, np.int64)
-    return [
-        TableRange(snapshot, first, last, empty, [], must_have=False) for first, last in pairwise(edges) if last > first
-    ]
+    return [TableRange(snapshot=snapshot, start=first, end=last) for first, last in pairwise(edges) if last > first]
 
 
 def runs(half_indexes: Ints) -> Sequence[tuple[int, int]]:

@@ -12,6 +12,7 @@ that stands for it. For undecided transactions of several halves nothing in the 
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,23 +21,22 @@ import pyarrow as pa
 
 from halfmq.errors import HalfmqError
 from halfmq.model.half_batch import ENTRY_BYTES, item_places
+from halfmq.model.layout import REF, VERDICT_HEAD
 from halfmq.model.records import (
     HALF_BATCH_PAYLOAD_AT,
     PARKED_MS,
-    BatchRef,
     Committed,
     Decided,
     DecidedBy,
     Kind,
     ParkedBecause,
-    Ref,
     RolledBack,
 )
 from halfmq.spark.rows.byte_slices import Bytes, Ints, as_bytes, binary_column, gather, string_column
 from halfmq.spark.rows.stored_rows import StoredRows, record_batch
 from halfmq.spark.schema import arrow_schema
 from halfmq.store.half_names import HALF_BATCHES, HALF_KINDS, VERDICT_KINDS, half_names
-from halfmq.store.layout import ROW_COMMITTED, ROW_EMPTY, ROW_UNDECIDED, TRANSACTION_ROW, TRANSACTION_ROW_BYTES
+from halfmq.store.layout import ROW_COMMITTED, ROW_EMPTY, ROW_UNDECIDED, TRANSACTION_ROW
 from halfmq.store.record_codec import decode_records, half_batch_head, message_at
 from halfmq.store.transaction_table import TransactionRow
 
@@ -44,14 +44,7 @@ Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.void]
 
 #: A row of the transaction table, see ``store.transaction_table.TransactionRow``.
-ROW: Final = np.dtype(
-    {
-        "names": list(TRANSACTION_ROW.fields),
-        "formats": [f">{form}" for form in TRANSACTION_ROW.fields.values()],
-        "offsets": list(TRANSACTION_ROW.at.values()),
-        "itemsize": TRANSACTION_ROW_BYTES,
-    }
-)
+ROW: Final = np.dtype(TRANSACTION_ROW.dtype)
 #: Column ``decided_by`` by number; a decision on a batch of a query is ``query``.
 _DECIDED_BY: Final = {int(by): by.name.lower() for by in DecidedBy}
 _BY_QUERY: Final = "query"
@@ -63,12 +56,12 @@ _TIMES: Final = pa.timestamp("us", tz="UTC")
 _IS_VERDICT: Final = np.isin(np.arange(256), list(VERDICT_KINDS))
 _IS_HALF: Final = np.isin(np.arange(256), list(HALF_KINDS))
 #: All records that a row refers to are longer.
-HEAD_BYTES: Final = 16
+HEAD_BYTES: Final = VERDICT_HEAD.size
 #: Places in the record of COMMITTED and ROLLED_BACK: lengths of group and id, number of halves, the texts.
-_LENGTHS_AT: Final = 10
+_LENGTHS_AT: Final = VERDICT_HEAD.at["group_bytes"]
 _TEXTS_AT: Final = HEAD_BYTES
 #: From the start of a reference to its half index, and of a half index in ROLLED_BACK.
-_HALF_IN_REF: Final = 16
+_HALF_IN_REF: Final = REF.at["half_index"]
 
 _BYTES_OF_HALF: Final = frozenset({"key", "value", "tag", "keys", "properties"})
 _decode_errors: Final = (HalfmqError, ValueError, IndexError, struct.error)
@@ -96,15 +89,9 @@ class TablePage(NamedTuple):
     sizes: Ints
 
     def record(self, number: int) -> Record:
-        """The record of a row, by its number in the page."""
         return Record(self.buffer, int(self.starts[number]), max(0, int(self.sizes[number])))
 
-    def part(self, start: int, end: int) -> "TablePage":
-        """The rows with these numbers."""
-        here = slice(start, end)
-        return TablePage(self.half_indexes[here], self.rows[here], self.buffer, self.starts[here], self.sizes[here])
-
-    def only(self, chosen: Bools) -> "TablePage":
+    def only(self, chosen: Bools | slice) -> "TablePage":
         """Some of the rows."""
         return TablePage(
             self.half_indexes[chosen], self.rows[chosen], self.buffer, self.starts[chosen], self.sizes[chosen]
@@ -157,7 +144,7 @@ def joined(parts: Iterable[Rows]) -> Rows:
 
 def as_tuples(rows: Rows) -> list[TransactionRow]:
     """The rows, one by one: many fields of one row are read faster from a tuple than from a NumPy record."""
-    return list(map(TransactionRow._make, TRANSACTION_ROW.whole.iter_unpack(rows.tobytes())))
+    return list(map(TransactionRow._make, TRANSACTION_ROW.iter_unpack(rows.tobytes())))
 
 
 def record_positions(rows: Rows) -> tuple[Ints, Bools]:
@@ -183,6 +170,7 @@ def open_groups(half_indexes: Ints, rows: Rows) -> list[Ints]:
     return [part for part in np.split(half_indexes[order], ends) if len(part)]
 
 
+@dataclass(frozen=True)
 class TransactionRows:
     """Converts pages to rows of ``view=transactions``, as of ``position``, with ``columns``.
 
@@ -190,27 +178,23 @@ class TransactionRows:
     plan; transactions whose verdict is before it are left out, and with ``must_have`` (the user named the first half) reported.
     """
 
-    def __init__(
-        self, table: Table, columns: Sequence[str], position: int, log_start: int, open_halves: Ints, lost: Lost, *,
-        must_have: bool,
-    ) -> None:  # fmt: skip
-        self._table = table
-        self._columns = columns
-        self._position = position
-        self._log_start = log_start
-        self._open_halves = open_halves
-        self._lost = lost
-        self._must_have = must_have
+    table: Table
+    columns: Sequence[str]
+    position: int
+    log_start: int
+    open_halves: Ints
+    lost: Lost
+    must_have: bool
 
     def convert(self, page: TablePage) -> Iterator[pa.RecordBatch]:
         """The transactions whose lowest half index is in the page, except ``open_halves``."""
         page = page.only(
-            there_at(page.rows, self._position) & ~np.isin(page.half_indexes, self._open_halves, assume_unique=True)
+            there_at(page.rows, self.position) & ~np.isin(page.half_indexes, self.open_halves, assume_unique=True)
         )
-        page = self._readable(page, settled_at(page.rows, self._position))
+        page = self._readable(page, settled_at(page.rows, self.position))
         if not len(page.rows):
             return
-        settled = settled_at(page.rows, self._position)
+        settled = settled_at(page.rows, self.position)
         data = as_bytes(page.buffer)
         kinds = data[page.starts]
         counts = gather(data, page.starts + _LENGTHS_AT + 4, ">u2")
@@ -218,15 +202,15 @@ class TransactionRows:
         if usual.any():
             yield self._by_columns(page.only(usual))
         if not usual.all():
-            folding = _Folding(self._table, self._columns, self._damaged)
+            folding = _Folding(self.table, self.columns, self._damaged)
             rest = page.only(~usual)
             folding.add_settled(rest.only(settled[~usual]))
             folding.add_single(rest.only(~settled[~usual]))
             yield from folding.batches()
 
     def groups(self, groups: Sequence[Ints], pages: Callable[[Ints], Iterator[TablePage]]) -> Iterator[pa.RecordBatch]:
-        """The undecided transactions with these half indexes. ``pages``: reads these rows with their records."""
-        folding = _Folding(self._table, self._columns, self._damaged)
+        """The undecided transactions with these half indexes. ``pages``: reads these rows with their records, and may read others."""
+        folding = _Folding(self.table, self.columns, self._damaged)
         wanted = np.sort(np.concatenate(groups)) if groups else np.empty(0, np.int64)
         found: dict[int, tuple[TransactionRow, Record]] = {}
         for page in pages(wanted):
@@ -244,12 +228,12 @@ class TransactionRows:
 
     def _readable(self, page: TablePage, settled: Bools) -> TablePage:
         """Without the rows whose records are past retention, or damaged; these are reported."""
-        expired = settled & (page.rows["verdict_position"] < self._log_start)
-        if expired.any() and self._must_have:
-            self._lost(_range_in_words("transactions", page.half_indexes[expired]) + " are past retention")
+        expired = settled & (page.rows["verdict_position"] < self.log_start)
+        if expired.any() and self.must_have:
+            self.lost(_range_in_words("transactions", page.half_indexes[expired]) + " are past retention")
         missing = ~expired & (page.sizes == 0)
         if missing.any():
-            self._lost(
+            self.lost(
                 _range_in_words("transactions", page.half_indexes[missing])
                 + " cannot be named: their records are past retention since the read began"
             )
@@ -259,7 +243,7 @@ class TransactionRows:
         return page.only(~expired & (page.sizes > 0))
 
     def _damaged(self, half_index: int, position: int) -> None:
-        self._lost(
+        self.lost(
             f"the transaction of half {half_index} cannot be read: the record at log offset {position} does not match the transaction "
             "table; run `halfmq store verify`, and do not delete the directory"
         )
@@ -299,28 +283,28 @@ class TransactionRows:
             "halves": lambda: pa.repeat(pa.scalar(1, pa.int32()), count),
             "messages": lambda: pa.array(np.ones(count, np.int64), mask=~committed),
             "message_bytes": lambda: pa.array(rows["message_bytes"].astype(np.int64), mask=~known),
-            "topics": lambda: _lists(_by_number(self._table.topics, rows["topic_id"])),
+            "topics": lambda: _lists(_by_number(self.table.topics, rows["topic_id"])),
             "first_half": lambda: pa.array(page.half_indexes),
             "verdict_position": lambda: pa.array(rows["verdict_position"].astype(np.int64)),
         }
-        schema = arrow_schema(self._columns)
-        return pa.RecordBatch.from_arrays([columns[name]() for name in self._columns], schema=schema)
+        schema = arrow_schema(self.columns)
+        return pa.RecordBatch.from_arrays([columns[name]() for name in self.columns], schema=schema)
 
 
+@dataclass
 class _Folding:
     """Transactions that are converted one by one."""
 
-    def __init__(self, table: Table, columns: Sequence[str], damaged: Callable[[int, int], None]) -> None:
-        self._table = table
-        self._columns = columns
-        self._damaged = damaged
-        self._found: list[dict[str, Any]] = []
+    table: Table
+    columns: Sequence[str]
+    damaged: Callable[[int, int], None]
+    found: list[dict[str, Any]] = field(default_factory=list)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        if self._found:
-            schema = arrow_schema(self._columns)
+        if self.found:
+            schema = arrow_schema(self.columns)
             arrays = [
-                pa.array([one[field.name] for one in self._found], pa.int64() if field.type == _TIMES else field.type)
+                pa.array([one[field.name] for one in self.found], pa.int64() if field.type == _TIMES else field.type)
                 for field in schema
             ]
             yield pa.RecordBatch.from_arrays(
@@ -341,15 +325,15 @@ class _Folding:
                 )
                 assert isinstance(record, Committed | RolledBack | Decided)
             except _decode_errors:
-                self._damaged(half_index, position)
+                self.damaged(half_index, position)
                 continue
             halves = _halves_of(record)
             if half_index not in halves:
-                self._damaged(half_index, position)
+                self.damaged(half_index, position)
             elif min(halves) in here:
                 wanted.append((record, halves))
         every = np.unique(np.array([half for _, halves in wanted for half in halves], np.int64))
-        rows = dict(zip(every.tolist(), as_tuples(_with(page, every, self._table)), strict=True))
+        rows = dict(zip(every.tolist(), as_tuples(_with(page, every, self.table)), strict=True))
         for record, halves in wanted:
             decided_by = _DECIDED_BY.get(record.decided_by)
             messages: int | None = None
@@ -378,7 +362,7 @@ class _Folding:
             try:
                 group, tx_id, more = _names_at(half_index, row, record)
             except _decode_errors:
-                self._damaged(half_index, _position_of(row))
+                self.damaged(half_index, row.verdict_position if row.state > ROW_UNDECIDED else row.current_offset)
                 return
             messages = None if messages is None or more is None else messages + more
         rows = [row for _, row, _ in halves]
@@ -390,10 +374,10 @@ class _Folding:
     ) -> None:  # fmt: skip
         """Fold the rows of one transaction."""
         prepared = min((row.prepared_at_ms for row in rows if row.prepared_at_ms > 0), default=None)
-        topics = self._table.topics
+        topics = self.table.topics
         next_check = max([row.next_check_at_ms for row in rows])
         ids = dict.fromkeys([row.topic_id for row in rows])
-        self._found.append({
+        self.found.append({
             "transaction_id": tx_id,
             "group": group,
             "outcome": outcome,
@@ -503,17 +487,8 @@ def _names_at(half_index: int, row: TransactionRow, record: Record) -> tuple[str
     assert isinstance(verdict, Committed | RolledBack | Decided)
     if isinstance(verdict, Committed):
         return verdict.group, verdict.tx_id, 1
-    messages = next((ref.messages for ref in _refs(verdict) if ref.half_index == half_index), None)
-    return verdict.group, verdict.tx_id, messages
-
-
-def _position_of(row: TransactionRow) -> int:
-    return row.verdict_position if row.state > ROW_UNDECIDED else row.current_offset
-
-
-def _refs(record: Committed | RolledBack | Decided) -> tuple[Any, ...]:
-    refs: tuple[Ref, ...] | tuple[BatchRef, ...] = () if isinstance(record, RolledBack) else record.refs
-    return refs
+    refs = verdict.refs if isinstance(verdict, Decided) else ()
+    return verdict.group, verdict.tx_id, next((ref.messages for ref in refs if ref.half_index == half_index), None)
 
 
 def _halves_of(record: Committed | RolledBack | Decided) -> list[int]:

@@ -9,14 +9,15 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
-from halfmq.client.log import logger
-from halfmq.errors import ProtocolError, UsageError
-from halfmq.spark.network.connection import Address, check_success
-from halfmq.spark.network.raw_connection import RawConnection
+from halfmq.client.blocking import Answer, RawConnection, Unavailable, check_success
+from halfmq.errors import ProtocolError
+from halfmq.model.address import Address
+from halfmq.model.text_fields import write_fields
 from halfmq.spark.network.wire_reader import WireReader
 from halfmq.spark.options import Options
-from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
+from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.rows.byte_slices import Ints, as_bytes
 from halfmq.spark.views.table_plan import TableSnapshot, UndecidedRows, runs
 from halfmq.spark.views.table_rows import (
@@ -31,25 +32,13 @@ from halfmq.spark.views.table_rows import (
     record_positions,
 )
 from halfmq.wire.remoting.codes import HMQ_TABLE_READ, ResponseCode
-from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.raw_read import CHECKSUM_BYTES, is_intact
-from halfmq.wire.remoting.table_read import (
-    EXT_STORE,
-    TableFound,
-    TableReadFields,
-    decode_found,
-    decode_topics,
-    encode_request_fields,
-)
-
-_log: Final = logger("halfmq.spark")
+from halfmq.wire.remoting.table_read import EXT_STORE, TOPICS, TableFound, TableReadFields, Wanted
 
 #: Bytes of records in a response; the broker also limits the number of rows.
 ANSWER_BYTES: Final = 2 << 20
 #: Rows that are converted at once.
 _PAGE_ROWS: Final = 16_384
-#: A checksum that is wrong again on a new connection is not the network's fault.
-_WRONG_CHECKSUMS_MAX: Final = 2
 #: An entry of a response.
 _ENTRY: Final = np.dtype([("half_index", ">i8"), ("start", ">u4"), ("size", ">i4"), ("row", ROW)])
 
@@ -71,9 +60,7 @@ class _Channel:
             self._connection.close()
             self._connection = None
 
-    def receive(
-        self, address: Address, fields: TableReadFields
-    ) -> tuple[Request[dict[str, str]], TableFound | None, memoryview]:
+    def receive(self, address: Address, fields: TableReadFields) -> tuple[Answer, TableFound | None, memoryview]:
         """The response to a request, after the request for the next rows was sent. The next call overwrites the body.
 
         Raises:
@@ -87,18 +74,18 @@ class _Channel:
             self._send(connection, fields)
         answer = connection.head()
         self._sent = None
-        found = decode_found(answer.ext) if answer.code == ResponseCode.SUCCESS else None
+        found = answer.read(TableFound) if answer.code == ResponseCode.SUCCESS else None
         if found is not None and fields.first < found.next_half < fields.end:
-            self._send(connection, fields._replace(first=found.next_half))
+            self._send(connection, replace(fields, first=found.next_half))
         return answer, found, connection.body()
 
     def _send(self, connection: RawConnection, fields: TableReadFields) -> None:
-        connection.send(HMQ_TABLE_READ, encode_request_fields(fields))
+        connection.send(HMQ_TABLE_READ, write_fields(fields))
         self._sent = fields
 
 
 class TableWire:
-    """The transaction table of the one broker that ``options.servers`` know. The caller must call ``close``."""
+    """The transaction table of the one broker that ``options.servers`` know: a ``source.TableReader``."""
 
     def __init__(self, options: Options, deadline: RetryDeadline) -> None:
         self._view = options.view
@@ -110,7 +97,6 @@ class TableWire:
         self.topics: dict[int, str] = {}
 
     def close(self) -> None:
-        """Close all connections."""
         self._pages.close()
         self._lookups.close()
         self._finder.close()
@@ -118,12 +104,6 @@ class TableWire:
     # --- planning
 
     def snapshot(self) -> TableSnapshot:
-        """The broker's table now.
-
-        Raises:
-            UsageError: the url leads to Apache RocketMQ, to an older halfmq, or to several brokers.
-            ConnectError: no broker responded within ``brokerTimeout``.
-        """
         return self._deadline.until(self._try_snapshot, "the transaction table")
 
     def _try_snapshot(self) -> TableSnapshot:
@@ -135,7 +115,6 @@ class TableWire:
         return TableSnapshot(store, found.position, found.log_start, found.table_first, found.table_end)
 
     def undecided(self, snapshot: TableSnapshot, lost: Lost) -> UndecidedRows:
-        """All rows that were undecided at the position of ``snapshot``."""
         pages = list(self._read("undecided", snapshot, snapshot.first, snapshot.end, lost))
         half_indexes = np.concatenate([np.empty(0, np.int64), *[page.half_indexes for page in pages]])
         return UndecidedRows(half_indexes, joined(page.rows for page in pages))
@@ -143,7 +122,6 @@ class TableWire:
     # --- reading
 
     def transactions(self, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
-        """The rows [start, end) that existed at the position, each with the record that names its transaction."""
         pages: list[TablePage] = []
         for page in self._read("transactions", snapshot, start, end, lost):
             pages.append(page)
@@ -153,17 +131,10 @@ class TableWire:
         if pages:
             yield merged(pages)
 
-    def named(self, snapshot: TableSnapshot, half_indexes: Ints, lost: Lost) -> Iterator[TablePage]:
-        """The rows of these halves, as ``transactions``; the pages may contain others."""
-        for first, end in runs(half_indexes):
-            yield from self.transactions(snapshot, first, end, lost)
-
     def halves(self, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
-        """The rows [start, end) that were undecided at the position, each with the whole record of its half."""
         return self._read("halves", snapshot, start, end, lost)
 
     def rows_at(self, snapshot: TableSnapshot, half_indexes: Ints, lost: Lost) -> Rows:
-        """The rows of these halves, which are sorted; zeros where there is none."""
         found = np.zeros(len(half_indexes), ROW)
         for first, end in runs(half_indexes):
             for page in self._read("rows", snapshot, first, end, lost):
@@ -173,7 +144,7 @@ class TableWire:
                 found[here] = page.rows[places[here]]
         return found
 
-    def _read(self, wanted: str, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
+    def _read(self, wanted: Wanted, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
         at = start
         while at < end:
             fields = TableReadFields(snapshot.store, wanted, at, end, snapshot.position, ANSWER_BYTES)
@@ -203,34 +174,23 @@ class TableWire:
     def _attempt(self, address: Address, fields: TableReadFields) -> tuple[TableFound, TablePage]:
         """The response to the request, and its page."""
         channel = self._lookups if fields.wanted == "rows" else self._pages
-        for left in reversed(range(_WRONG_CHECKSUMS_MAX)):
-            try:
-                answer, found, body = channel.receive(address, fields)
-            except Unavailable:
-                channel.close()
-                self._finder.is_elsewhere(address, broken=True)
-                raise
-            except ProtocolError:
-                channel.close()
-                raise
-            if found is None:
-                raise self._refused(answer, address, fields)
-            if is_intact(body):
-                return found, self._page(found, body, fields)
-            channel.close()
-            if left:
-                _log.warning("halfmq: a response of %s:%d has a wrong checksum; reading it again", *address)
-        raise ProtocolError(f"a response for the transaction table from half {fields.first} on has a wrong checksum")
 
-    def _refused(self, answer: Request[dict[str, str]], address: Address, fields: TableReadFields) -> Exception:
+        def read() -> tuple[Answer, TableFound | None, memoryview] | None:
+            _, found, body = received = channel.receive(address, fields)
+            return received if found is None or is_intact(body) else None
+
+        what = f"a response for the transaction table from half {fields.first} on"
+        answer, found, body = self._finder.intact(address, read, channel.close, what)
+        if found is None:
+            raise self._refused(answer, address, fields)
+        return found, self._page(found, body, fields)
+
+    def _refused(self, answer: Answer, address: Address, fields: TableReadFields) -> Exception:
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return UsageError(
-                f"the halfmq broker at {address[0]}:{address[1]} is too old for view={self._view}: it does not know request "
-                f"{HMQ_TABLE_READ}",
-                hint="upgrade it, or read its files with `path`",
-            )
+            self._finder.look_up_again(address, broken=False)
+            return Unavailable("a RocketMQ broker has replaced the halfmq broker")
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            self._finder.is_elsewhere(address, broken=False)
+            self._finder.look_up_again(address, broken=False)
             return _OtherStore(f"this is store {answer.ext.get(EXT_STORE)}, but store {fields.store} was planned")
         check_success(answer, f"a read of the transaction table from half {fields.first} on")
         return ProtocolError(f"a response without rows has code {answer.code}")
@@ -242,7 +202,7 @@ class TableWire:
             raise ProtocolError(
                 f"a response with {found.rows} rows and {found.record_bytes} bytes in {len(body)} bytes"
             )
-        self.topics |= decode_topics(body[end:])
+        self.topics |= TOPICS.decode(body[end:])
         body = memoryview(bytes(body))  # a page outlives the next response, which is received into the same memory
         entries = np.frombuffer(body, _ENTRY, found.rows, CHECKSUM_BYTES)
         half_indexes: Ints = entries["half_index"].astype(np.int64)

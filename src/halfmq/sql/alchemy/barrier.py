@@ -13,12 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from halfmq import limits
-from halfmq.client.branch import BRANCH_CHARS_MAX, TRY, BranchCall, checked_branch
+from halfmq.client.branch import BRANCH_CHARS_MAX, TRY, Branch, checked_branch
 from halfmq.errors import UnsupportedCombination
 from halfmq.sql.alchemy.declared import declare
-from halfmq.sql.alchemy.exact_text import exact_text
+from halfmq.sql.alchemy.dialects import exact_text
 from halfmq.sql.alchemy.once_block import Claimed, Claims, HandledRows, once_block
-from halfmq.sql.rules.barrier import Step, after_own_row, after_try_row, opposite
+from halfmq.sql.rules.barrier import OPPOSITE, Step, after_own_row, after_try_row
 
 _OP_CHARS = 8
 
@@ -51,13 +51,13 @@ class Barrier(HandledRows):
         declare(metadata, self)
 
     @overload
-    def once(self, session: Session, branch: BranchCall) -> AbstractContextManager[bool]: ...
+    def once(self, session: Session, branch: Branch) -> AbstractContextManager[bool]: ...
 
     @overload
-    def once(self, session: AsyncSession, branch: BranchCall) -> AbstractAsyncContextManager[bool]: ...
+    def once(self, session: AsyncSession, branch: Branch) -> AbstractAsyncContextManager[bool]: ...
 
     def once(
-        self, session: Session | AsyncSession, branch: BranchCall
+        self, session: Session | AsyncSession, branch: Branch
     ) -> AbstractContextManager[bool] | AbstractAsyncContextManager[bool]:
         """A block that yields whether the effect of this call is to be written, and commits ``session`` at its end.
 
@@ -77,7 +77,7 @@ class Barrier(HandledRows):
         claims = Claims(self.table, lambda sync: self._claim(sync, branch), "Barrier.once", "Barrier.claim", what)
         return once_block(session, claims)
 
-    def claim(self, session: Session, branch: BranchCall) -> bool:
+    def claim(self, session: Session, branch: Branch) -> bool:
         """``once`` in a transaction that the caller commits, also where it returns False. With an ``AsyncSession``: ``await
         session.run_sync(lambda s: barrier.claim(s, branch))``.
 
@@ -86,7 +86,7 @@ class Barrier(HandledRows):
         checked_branch(branch)
         return self._claim(session, branch).is_first
 
-    def _claim(self, session: Session, branch: BranchCall) -> Claimed:
+    def _claim(self, session: Session, branch: Branch) -> Claimed:
         connection = session.connection(bind_arguments={"clause": self.table})
         is_new, reason = self._note(connection, branch, TRY)
         match after_try_row(branch, is_new=is_new, reason=reason):
@@ -97,15 +97,15 @@ class Barrier(HandledRows):
             case Step.KEEP_ROW:
                 return Claimed(False, self._row(branch, TRY))
         is_new, _ = self._note(connection, branch, branch.op)
-        other = self._reason(connection, branch, opposite(branch.op))
+        other = self._reason(connection, branch, OPPOSITE[branch.op])
         is_first = after_own_row(branch, is_new=is_new, opposite_there=other is not None)
         return Claimed(is_first, self._row(branch, branch.op) if is_first else None)
 
-    def _row(self, branch: BranchCall, op: str) -> ColumnElement[bool]:
+    def _row(self, branch: Branch, op: str) -> ColumnElement[bool]:
         columns = self.table.c
         return and_(columns.gid == branch.gid, columns.branch == branch.branch, columns.op == op)
 
-    def _note(self, connection: Connection, branch: BranchCall, op: str) -> tuple[bool, str]:
+    def _note(self, connection: Connection, branch: Branch, op: str) -> tuple[bool, str]:
         """Insert the row of ``op``, or count this call in it. (whether it is new, whose call inserted it). It is locked from here on.
 
         One statement, and not an insert that fails: that would leave MariaDB with a shared lock, and two calls that both want more.
@@ -137,7 +137,7 @@ class Barrier(HandledRows):
                     f"a barrier needs PostgreSQL, MySQL, MariaDB or SQLite, and this is {other}"
                 )
 
-    def _reason(self, connection: Connection, branch: BranchCall, op: str) -> str | None:
+    def _reason(self, connection: Connection, branch: Branch, op: str) -> str | None:
         """Of the row of ``op``, as it was committed last; None: there is none."""
         found = select(self.table.c.reason).where(self._row(branch, op))
         if connection.dialect.name in ("mysql", "mariadb"):  # else it is read as at the transaction's first read

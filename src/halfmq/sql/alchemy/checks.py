@@ -21,8 +21,7 @@ from halfmq.errors import UsageError
 from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.sql.alchemy.errors import place
 from halfmq.sql.alchemy.marker_rows import MarkerRows, wall_ms
-from halfmq.sql.rules.check import FENCE_LOCK_WAIT_MS, CheckResult
-from halfmq.sql.rules.check_age import AgeGuard, Asked
+from halfmq.sql.rules.check import FENCE_LOCK_WAIT_MS, AgeGuard, Asked, CheckResult
 from halfmq.wire.remoting.codes import DECIDED_BY_MARKER
 
 _log = logger(__name__)
@@ -68,14 +67,18 @@ class MarkerChecks:
             engine = AsyncEngine(self._engine_of(session.sync_session))
 
             async def check_async(asked: Asked) -> Outcome:
-                return await self._ask_async(engine, asked)
+                async with engine.connect() as connection:
+                    decided = await connection.run_sync(lambda sync: self._decide(sync, asked))
+                return self._outcome(decided, asked, engine.sync_engine)
 
             return check_async
         if isinstance(session, Session):
             sync_engine = self._engine_of(session)
 
             def check(asked: Asked) -> Outcome:
-                return self._ask(sync_engine, asked)
+                with sync_engine.connect() as connection:
+                    decided = self._decide(connection, asked)
+                return self._outcome(decided, asked, sync_engine)
 
             return check
         raise _no_sessionmaker(session)
@@ -93,16 +96,6 @@ class MarkerChecks:
                 hint="bind the sessionmaker to an Engine",
             )
         return bind
-
-    def _ask(self, engine: Engine, asked: Asked) -> Outcome:
-        with engine.connect() as connection:
-            decided = self._decide(connection, asked)
-        return self._outcome(decided, asked, engine)
-
-    async def _ask_async(self, engine: AsyncEngine, asked: Asked) -> Outcome:
-        async with engine.connect() as connection:
-            decided = await connection.run_sync(lambda sync: self._decide(sync, asked))
-        return self._outcome(decided, asked, engine.sync_engine)
 
     def _decide(self, connection: Connection, asked: Asked) -> CheckResult:
         asked.decided_by = DECIDED_BY_MARKER

@@ -14,14 +14,12 @@ from sqlalchemy.orm import Session
 
 from halfmq.errors import MissingDependency, UsageError
 from halfmq.relay.rows import DatabaseAway
+from halfmq.sql.alchemy.dialects import at_read_committed
 from halfmq.sql.alchemy.errors import is_of_the_tables, place, reason
 
 _T = TypeVar("_T")
 
 _URL: Final = "postgresql+psycopg://USER@HOST/NAME"
-
-#: Where each statement must see what others have committed meanwhile, such as after a wait for a lock.
-_READ_COMMITTED: Final = {"isolation_level": "READ COMMITTED"}
 
 
 def engine_of(sessions: Any, table: Table) -> Engine | AsyncEngine:
@@ -89,7 +87,7 @@ class Database:
         try:
             if isinstance(self._engine, AsyncEngine):
                 return asyncio.run(self._run_async(self._engine, function))
-            with self._at_read_committed(self._engine).begin() as connection:
+            with at_read_committed(self._engine).begin() as connection:
                 return function(connection)
         except DBAPIError as error:
             hint = "`halfmq db init` creates the tables" if is_of_the_tables(error) else ""
@@ -99,14 +97,10 @@ class Database:
 
     async def _run_async(self, engine: AsyncEngine, function: Callable[[Connection], _T]) -> _T:
         try:
-            async with self._at_read_committed(engine).begin() as connection:
+            async with at_read_committed(engine).begin() as connection:
                 return await connection.run_sync(function)  # type: ignore[no-any-return]
         finally:
             await engine.dispose()  # the next call has another loop
-
-    @staticmethod
-    def _at_read_committed(engine: Any) -> Any:
-        return engine if engine.dialect.name == "sqlite" else engine.execution_options(**_READ_COMMITTED)
 
     def close(self) -> None:
         """Give up its connections."""

@@ -1,7 +1,7 @@
 """Which tables of halfmq a ``MetaData`` has: created, upgraded, and printed together, by what each of them says of itself.
 
-Whatever declares tables (``MarkerTable``, ``Inbox``, ``Barrier``, ``Outbox``) registers itself in ``MetaData.info``, so that nobody has to name them. The
-tables themselves have nothing in ``Table.info``, which Alembic would write into migrations.
+Whatever declares tables (``MarkerTable``, ``Inbox``, ``Barrier``, ``Outbox``) registers itself in ``MetaData.info``, so that nobody has to
+name them. The tables themselves have nothing in ``Table.info``, which Alembic would write into migrations.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -110,10 +110,11 @@ def _of_table(part: Any) -> Any:
 
 
 def create_tables(connection: Connection, metadata: MetaData) -> list[str]:
-    """Create the tables of halfmq in ``metadata`` that are missing, and what belongs to them: rows that they have from the beginning, and on
-    PostgreSQL the storage parameters that nobody has set. In the transaction of ``connection``, as far as the database can do that.
+    """Create the tables of halfmq in ``metadata`` that are missing, and what belongs to them: rows that they have from the beginning, and
+    on PostgreSQL the storage parameters that nobody has set. In the transaction of ``connection``, as far as the database can do that.
 
-    Returns what was done, for people. Harmless if nothing is missing. Asynchronously: ``await connection.run_sync(create_tables, metadata)``.
+    Returns what was done, for people. Harmless if nothing is missing. Asynchronously: ``await connection.run_sync(create_tables,
+    metadata)``.
 
     Raises:
         UsageError: a table that is there lacks a column: ``upgrade_tables``, or it is somebody else's.

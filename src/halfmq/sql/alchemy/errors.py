@@ -4,8 +4,7 @@ from sqlalchemy import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 
 from halfmq.sql.rules import lock_wait
-from halfmq.sql.rules.commit_failure import CommitFailure, classify_commit_failure
-from halfmq.sql.rules.driver_errors import driver_error, sqlite_error_code
+from halfmq.sql.rules.driver_errors import CommitFailure, classify_commit_failure, driver_error, sqlite_error_code
 
 #: SQLite's result code of a statement that names a table or a column that is not there; of what is locked or unreadable it has others.
 _SQLITE_ERROR = 1

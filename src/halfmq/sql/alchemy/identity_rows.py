@@ -1,4 +1,4 @@
-"""The reserved rows of a marker table in the database, and what a process remembers of them; ``rules.table_identity`` says what they mean."""
+"""The reserved rows of a marker table in the database, and what a process remembers of them; ``rules.table_identity`` has their meaning."""
 
 import secrets
 import time
@@ -10,8 +10,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from halfmq.errors import UsageError
 from halfmq.sql.alchemy.declared import schema_on
+from halfmq.sql.alchemy.dialects import short_transaction
 from halfmq.sql.alchemy.errors import is_lock_wait
-from halfmq.sql.alchemy.short_transaction import short_transaction
 from halfmq.sql.rules.marker import COMMITTED
 from halfmq.sql.rules.table_identity import (
     HORIZON,

@@ -16,8 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from halfmq import limits
+from halfmq.client.user_code import refuse_generator
 from halfmq.sql.alchemy.declared import declare
-from halfmq.sql.alchemy.exact_text import exact_text
+from halfmq.sql.alchemy.dialects import exact_text
 from halfmq.sql.alchemy.once_block import Claimed, Claims, HandledRows, once_block
 from halfmq.sql.rules.inbox_key import KEY_CHARS_MAX, HasMessageId, KeyOf, key_of
 
@@ -33,6 +34,7 @@ class Inbox(HandledRows):
     at_column = "handled_at_ms"
 
     def __init__(self, metadata: MetaData, table: str = "mq_inbox", *, key: KeyOf | None = None) -> None:
+        refuse_generator(key, "key= of the inbox")
         self._key = key
         self.table = Table(
             table,
@@ -83,8 +85,9 @@ class Inbox(HandledRows):
         """Insert the row in ``session``'s transaction, which the caller commits. True for the first delivery.
 
         For several messages in one transaction: claim each, write the effects of those that returned True, commit, and
-        acknowledge all. Claim in a fixed order, such as by ``message_id``: while a queue moves to another consumer, two
-        consumers may have the same messages and deadlock; then roll back and retry the batch. With an ``AsyncSession``: ``await session.run_sync(lambda s: inbox.claim(s, message, group=...))``.
+        acknowledge all. Claim in a fixed order, such as by ``message_id``: while a queue moves to another consumer, two consumers may have
+        the same messages and deadlock; then roll back and retry the batch. With an ``AsyncSession``: ``await session.run_sync(lambda s:
+        inbox.claim(s, message, group=...))``.
         """
         key = self.key_of(message)
         connection = session.connection(bind_arguments={"clause": self.table})

@@ -31,14 +31,12 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.schema import AddConstraint, DropConstraint
 
 from halfmq import limits
-from halfmq.client.outcome import Outcome
 from halfmq.client.user_code import plain_result
 from halfmq.errors import UsageError
 from halfmq.sql.alchemy.declared import schema_on
+from halfmq.sql.alchemy.dialects import exact_text, short_transaction
 from halfmq.sql.alchemy.errors import is_lock_wait
-from halfmq.sql.alchemy.exact_text import exact_text
 from halfmq.sql.alchemy.identity_rows import TableIdentity
-from halfmq.sql.alchemy.short_transaction import short_transaction
 from halfmq.sql.rules.check import FENCE_LOCK_WAIT_MS, READ_COMMITTED, CheckResult, Reply, Step, answer_check, run
 from halfmq.sql.rules.driver_errors import is_check_violation
 from halfmq.sql.rules.marker import (
@@ -63,7 +61,7 @@ def wall_ms() -> int:
 
 
 class MarkerRows:
-    """Writes, checks and prunes the rows of one marker table. Caches only the table's identity."""
+    """Writes, checks and prunes the rows of one marker table; see ``MarkerTable``. Caches only the table's identity."""
 
     def __init__(self, metadata: MetaData, name: str, now_ms: Callable[[], int] = wall_ms) -> None:
         self._now_ms = now_ms
@@ -145,14 +143,6 @@ class MarkerRows:
             self._conditional[statement, condition] = conditional
         return connection.execute(conditional, {"of_tx": tx_id}).rowcount
 
-    def is_committed(self, connection: Connection, tx_id: str) -> bool:
-        """Whether the marker that ``connection`` sees is ``(tx_id, 'C')``."""
-        return self.look(connection, tx_id).outcome is Outcome.COMMIT
-
-    def is_withdrawn(self, connection: Connection, tx_id: str) -> bool:
-        """Whether the marker that ``connection`` sees is ``(tx_id, 'R')``."""
-        return self.look(connection, tx_id).outcome is Outcome.ROLLBACK
-
     def look(self, connection: Connection, tx_id: str) -> Seen:
         """Read the marker and the identity rows in one statement, without locks.
 
@@ -180,9 +170,6 @@ class MarkerRows:
         ``connection`` must have no open transaction; each step runs in a short one of its own. ``origin``: HMQ_TX_MARKER of the
         half (see ``write``); ``prepared_at_ms``: when the broker stored the half, used if ``origin`` is empty. Without
         ``may_fence`` no rollback marker is inserted. ROLLBACK is returned only after the rollback marker is committed.
-
-        UNKNOWN: the local transaction still runs (its marker is locked), another writer blocks the database, or there is no
-        verdict and ``may_fence`` is False. With a remark: there is no row, and here that proves nothing.
 
         Raises:
             DBAPIError: any other error, such as a lost connection. Nothing is decided.
@@ -238,19 +225,7 @@ class MarkerRows:
         return connection
 
     def prune(self, connection: Connection, *, older_than_s: float, undecided: Collection[str] | WhichUndecided) -> int:
-        """Delete rows older than ``older_than_s`` seconds whose transactions have a verdict. Returns the number deleted.
-
-        ``undecided``: a function that returns which of some ids are undecided, or the ids of **all** undecided transactions.
-        Their rows are kept whatever their age, since nobody could tell without them that they committed. For Apache RocketMQ,
-        which gives up after 15 checks (about 15 minutes by default), it may be empty if ``older_than_s`` is longer than that.
-
-        Runs in the transaction that is open on ``connection``, at most ``PRUNE_ROWS_MAX`` rows: commit, and call
-        again until it returns 0.
-
-        Raises:
-            UsageError: ``older_than_s`` is below ``PRUNE_AGE_MIN_S``; a rollback marker must outlive
-                the local transaction that it stops.
-        """
+        """See ``MarkerTable.prune``. Rows of ``undecided`` are kept at any age: without them nobody could tell that they committed."""
         after: OldRow | None = None
         while rows := self.old(connection, older_than_s=older_than_s, after=after):
             ids = [tx_id for _, tx_id in rows]
@@ -291,7 +266,6 @@ class MarkerRows:
         return len(gone.ids)
 
     def restored(self, connection: Connection) -> None:
-        """See ``MarkerTable.restored``."""
         self.identity.renew(connection, self._now_ms())
 
     def needs_upgrade(self, connection: Connection) -> bool:
@@ -300,7 +274,6 @@ class MarkerRows:
         return not any(f"'{PREPARED}'" in constraint["sqltext"] for constraint in found)
 
     def upgrade(self, connection: Connection) -> None:
-        """See ``MarkerTable.upgrade``."""
         (constraint,) = (one for one in self.table.constraints if isinstance(one, CheckConstraint))
         if connection.dialect.name != "sqlite":
             connection.execute(DropConstraint(constraint))

@@ -10,10 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from halfmq import limits
+from halfmq.client.arguments import PrepareOptions
 from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCalls
 from halfmq.client.marker_table import MarkerTable as MarkerTablePort
-from halfmq.client.notes import PrepareOptions
 from halfmq.client.outcome import Outcome
+from halfmq.client.user_code import run_result
 from halfmq.errors import UsageError
 from halfmq.sql.alchemy.checks import MarkerChecks
 from halfmq.sql.alchemy.declared import Declared, Upgrade, declare
@@ -21,8 +22,7 @@ from halfmq.sql.alchemy.marker_rows import MarkerRows
 from halfmq.sql.alchemy.outbox import Outbox
 from halfmq.sql.alchemy.session_work import SessionWork
 from halfmq.sql.rules.block import AsyncBlock, Block, SqlTransaction
-from halfmq.sql.rules.check import FENCE_LOCK_WAIT_MS
-from halfmq.sql.rules.check_age import Asked
+from halfmq.sql.rules.check import FENCE_LOCK_WAIT_MS, Asked
 from halfmq.sql.rules.marker import OldRow, WhichUndecided
 
 
@@ -73,17 +73,14 @@ class MarkerTable(Declared):
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """See ``Declared``."""
         return (self._markers.table,)
 
     @property
     def upgrades(self) -> tuple[Upgrade, ...]:
-        """See ``Declared``."""
         knows_prepared = f"the outcome 'P' in {self.table.fullname}"
         return (Upgrade(knows_prepared, self._markers.needs_upgrade, self._markers.upgrade),)
 
     def prune_page(self, connection: Connection, older_than_s: float, undecided: WhichUndecided | None) -> int:
-        """See ``Declared``."""
         assert undecided is not None
         return self._markers.prune(connection, older_than_s=older_than_s, undecided=undecided)
 
@@ -156,9 +153,10 @@ class MarkerTable(Declared):
 
         Deletes at most 1,000 rows a call; commit, and repeat until it returns 0.
 
-        ``undecided``: ``mq.undecided`` of a ``Client`` that reaches **all** brokers with transactions of this table. It keeps
-        the markers of transactions that are still undecided, parked ones included, whatever their age. A collection of ids
-        is accepted too; see ``MarkerRows.prune``.
+        ``undecided``: ``mq.undecided`` of a ``Client`` that reaches **all** brokers with transactions of this table. It
+        keeps the markers of transactions that are still undecided, parked ones included, whatever their age. A
+        collection of the ids of all of them is accepted too. For Apache RocketMQ, which gives up after 15 checks (about
+        15 minutes by default), it may be empty if ``older_than_s`` is longer than that.
 
         Raises:
             UsageError: ``older_than_s`` is less than an hour.
@@ -189,7 +187,7 @@ class MarkerTable(Declared):
             found = undecided(ids)
             if not isinstance(found, Awaitable):
                 raise UsageError("undecided= returned no awaitable", hint="mq.undecided of an AsyncClient")
-            keep = await found
+            keep = run_result(await found, "undecided=")
             gone = await session.run_sync(
                 lambda sync, rows=rows, keep=keep: markers.forget(  # type: ignore[misc]
                     sync.connection(bind_arguments=bind), rows, keep

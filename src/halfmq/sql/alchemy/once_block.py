@@ -1,4 +1,6 @@
-"""What ``Inbox`` and ``Barrier`` have in common, and the block behind their ``once``: a row says that this was handled, and is committed with what the handler wrote."""
+"""What ``Inbox`` and ``Barrier`` have in common, and the block behind their ``once``: a row says that this was handled, and is committed
+with what the handler wrote.
+"""
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,8 +18,14 @@ from sqlalchemy.orm import Session
 
 from halfmq.errors import UsageError
 from halfmq.sql.alchemy.declared import Declared
-from halfmq.sql.alchemy.open_block import is_open, refuse_nested, roll_back, was_committed_by_block
-from halfmq.sql.alchemy.transaction_guard import TransactionGuard, refuse_autocommit
+from halfmq.sql.alchemy.transaction_guard import (
+    TransactionGuard,
+    is_open,
+    refuse_autocommit,
+    refuse_nested,
+    roll_back,
+    was_committed_by_block,
+)
 from halfmq.sql.rules.marker import WhichUndecided
 
 
@@ -30,11 +38,9 @@ class HandledRows(Declared):
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """See ``Declared``."""
         return (self.table,)
 
     def prune_page(self, connection: Connection, older_than_s: float, undecided: WhichUndecided | None) -> int:
-        """See ``Declared``."""
         before_ms = time.time_ns() // 1_000_000 - round(older_than_s * 1000)
         return connection.execute(delete(self.table).where(self.table.c[self.at_column] < before_ms)).rowcount
 

@@ -4,7 +4,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from sqlalchemy import Connection, Engine, MetaData, Table, event, insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
 
 from halfmq.client import forks
 from halfmq.client.arguments import checked_count, checked_seconds
+from halfmq.client.async_client import AsyncClient
 from halfmq.client.outgoing import OutgoingMessage, checked_topic, compose
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.errors import InvalidName, UnsupportedCombination, UsageError
@@ -38,13 +39,6 @@ ANY_TOPIC: Final = "any"
 _SEND: Final = "outbox.send"
 
 
-class BrokerAccount(Protocol):
-    """What a relay to the client's own broker needs of a client."""
-
-    url: str
-    group: str
-
-
 class Outbox(Declared):
     """The outbox: two tables, declared once beside your own, in the **same database** as the business rows.
 
@@ -55,8 +49,8 @@ class Outbox(Declared):
     ``<table>_lane``.
 
     ``any_topic``: topics may have names that RocketMQ does not allow, such as ``orders.created``, for a target that does: RabbitMQ (a
-    routing key) or Kafka. ``notify``: on PostgreSQL a commit wakes the relays by NOTIFY, for which transactions that send wait for each other
-    at COMMIT; False, in all processes: relays poll, which does not slow down thousands of commits a second.
+    routing key) or Kafka. ``notify``: on PostgreSQL a commit wakes the relays by NOTIFY, for which transactions that send wait for each
+    other at COMMIT; False, in all processes: relays poll, which does not slow down thousands of commits a second.
     """
 
     kind = "outbox"
@@ -91,12 +85,10 @@ class Outbox(Declared):
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """See ``Declared``."""
         return self._tables.rows, self._tables.lanes
 
     @property
     def storage(self) -> Mapping[Table, Mapping[str, str]]:
-        """See ``Declared``."""
         return {self._tables.rows: ROWS_STORAGE, self._tables.lanes: LANES_STORAGE}
 
     def fill(self, connection: Connection) -> None:
@@ -104,7 +96,6 @@ class Outbox(Declared):
         RowStatements(self._tables, Settings("", 0)).establish(connection)
 
     def prune_page(self, connection: Connection, older_than_s: float, undecided: WhichUndecided | None) -> int:
-        """See ``Declared``."""
         return self.prune(connection, older_than_s=older_than_s)
 
     def send(
@@ -183,7 +174,7 @@ class Outbox(Declared):
         Returns False if it is not held: it is confirmed or withdrawn already, or does not exist. With an ``AsyncSession``:
         ``await session.run_sync(outbox.confirm, message_id)``.
         """
-        return self.operations.confirm_held(self._connection_of(session, "confirm"), message_id)
+        return self.operations.decide_held(self._connection_of(session, "confirm"), message_id, is_confirmed=True)
 
     def withdraw(self, session: Session | Connection, message_id: str) -> bool:
         """Never publish a held message, if and only if the transaction of ``session`` commits. One UPDATE in it. The row is kept until
@@ -191,7 +182,7 @@ class Outbox(Declared):
 
         Returns False as ``confirm``: a message that was confirmed cannot be taken back.
         """
-        return self.operations.withdraw_held(self._connection_of(session, "withdraw"), message_id)
+        return self.operations.decide_held(self._connection_of(session, "withdraw"), message_id, is_confirmed=False)
 
     def prune(self, session: Session | Connection, *, older_than_s: float) -> int:
         """Delete rows that were published (``archive=True``) or skipped more than ``older_than_s`` seconds ago, in the transaction of
@@ -275,15 +266,15 @@ class Outbox(Declared):
 
     def bind_relay(
         self,
-        client: BrokerAccount,
+        client: AsyncClient,
         sessions: Engine | AsyncEngine | sessionmaker[Any] | async_sessionmaker[Any],
         *,
         to: Publisher | None = None,
         broker: str = "",
         **options: Any,
     ) -> Relay:
-        """The relay behind ``mq.relay(outbox, sessions)``. Without ``to`` it publishes to the broker of ``client``, and ``broker`` is as for
-        ``HalfmqPublisher``. ``options``: those of ``relay``.
+        """The relay behind ``mq.relay(outbox, sessions)``. Without ``to`` it publishes to the broker of ``client``, and ``broker`` is as
+        for ``HalfmqPublisher``. ``options``: those of ``relay``.
 
         Raises:
             UsageError: there is no ``to``, and ``client`` has no group; or as ``relay``.
@@ -334,24 +325,17 @@ def row_of(message: OutgoingMessage, *, tx_id: str, hold: bool = False) -> dict[
     }
 
 
-class _ProcessIds:
-    """Message and transaction ids of this process. A forked child has its own."""
-
-    def __init__(self) -> None:
-        self.made_in = forks.generation
-        self.ids = UniqueIds(SystemClock(), SystemEntropy())
-
-
-_current: _ProcessIds | None = None
+#: Generation of this process, and its message and transaction ids. A forked child has its own.
+_current: tuple[int, UniqueIds] | None = None
 #: The id of each transaction that has written to an outbox.
 _TRANSACTIONS: Final[weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary()
 
 
 def _ids() -> UniqueIds:
     global _current
-    if _current is None or _current.made_in != forks.generation:
-        _current = _ProcessIds()
-    return _current.ids
+    if _current is None or _current[0] != forks.generation:
+        _current = forks.generation, UniqueIds(SystemClock(), SystemEntropy())
+    return _current[1]
 
 
 def _transaction_id(transaction: Any) -> str:

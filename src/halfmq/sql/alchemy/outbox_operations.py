@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, or_, select, update
 
 from halfmq.relay.rows import Figures
-from halfmq.sql.alchemy.database_clock import now_ms
+from halfmq.sql.alchemy.dialects import now_ms
 from halfmq.sql.alchemy.outbox_rows import RowStatements, Settings
 from halfmq.sql.alchemy.outbox_tables import OutboxTables, none_yet
 from halfmq.sql.rules.marker import PRUNE_ROWS_MAX
@@ -137,8 +137,8 @@ class OutboxOperations:
     # --- changing --------------------------------------------------------------------------------------------------
 
     def retry(self, connection: Connection, which: Which, after_seq: int = 0) -> Changed:
-        """Let rows that were refused or set aside be published again, with all their attempts, and free their keys. A key that nothing stops
-        any more, because somebody has deleted the row that did, is freed as well.
+        """Let rows that were refused or set aside be published again, with all their attempts, and free their keys. A key that nothing
+        stops any more, because somebody has deleted the row that did, is freed as well.
 
         At most ``PAGE`` rows, after ``after_seq``: commit, and go on.
         """
@@ -243,18 +243,12 @@ class OutboxOperations:
 
     # --- the application's -----------------------------------------------------------------------------------------
 
-    def confirm_held(self, connection: Connection, message_id: str) -> bool:
-        """A held row waits from now on. False: it is not held."""
-        values = {"delivery": Delivery.WAITING, "due_at_ms": 0, "attempts": none_yet(self._tables.name)}
-        return self._decide(connection, message_id, values)
-
-    def withdraw_held(self, connection: Connection, message_id: str) -> bool:
-        """A held row is never published. False: it is not held."""
-        values = {"delivery": Delivery.SKIPPED, "outcome": Outcome.WITHDRAWN, "due_at_ms": now_ms()}
-        return self._decide(connection, message_id, values)
-
-    def _decide(self, connection: Connection, message_id: str, values: Mapping[str, Any]) -> bool:
+    def decide_held(self, connection: Connection, message_id: str, *, is_confirmed: bool) -> bool:
+        """A held row waits from now on, or is never published. False: it is not held."""
         rows = self._rows.c
+        values: Mapping[str, Any] = {"delivery": Delivery.SKIPPED, "outcome": Outcome.WITHDRAWN, "due_at_ms": now_ms()}
+        if is_confirmed:
+            values = {"delivery": Delivery.WAITING, "due_at_ms": 0, "attempts": none_yet(self._tables.name)}
         decided = update(self._rows).where(rows.message_id == message_id, rows.delivery == Delivery.HELD).values(values)
         return connection.execute(decided).rowcount == 1
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from halfmq.errors import UsageError
 from halfmq.relay.publisher import Published
 from halfmq.relay.rows import DatabaseAway, Figures, Lease, Work
+from halfmq.sql.alchemy.dialects import at_read_committed
 from halfmq.sql.alchemy.errors import is_lock_wait, place, reason
 from halfmq.sql.alchemy.notifications import listening
 from halfmq.sql.alchemy.outbox_rows import MESSAGES_MAX, RowStatements, Settings
@@ -37,7 +38,7 @@ _T = TypeVar("_T")
 
 
 class EngineRows:
-    """Implements ``halfmq.relay.rows.OutboxRows``."""
+    """Implements ``halfmq.relay.rows.OutboxRows``, which says what its methods do."""
 
     def __init__(
         self,
@@ -63,16 +64,13 @@ class EngineRows:
         #: When the lanes are looked at next, by the loop's clock.
         self._lanes_at_s = 0.0
         self._threads = None if isinstance(engine, AsyncEngine) else ThreadPoolExecutor(_THREADS, "halfmq-outbox")
-        isolation = {} if engine.dialect.name == "sqlite" else {"isolation_level": "READ COMMITTED"}
-        self._at_read_committed: Any = engine.execution_options(**isolation)
+        self._at_read_committed = at_read_committed(engine)
 
     @property
     def name(self) -> str:
-        """See ``OutboxRows``."""
         return f"{self._tables.name} in {place(self._engine.url)}"
 
     async def establish(self) -> None:
-        """See ``OutboxRows``."""
         try:
             await self._establish()
         except ProgrammingError as error:
@@ -86,7 +84,6 @@ class EngineRows:
         await self._run(self._statements.establish)
 
     async def claim(self) -> Work | None:
-        """See ``OutboxRows``."""
         if asyncio.get_running_loop().time() >= self._lanes_at_s:
             await self._establish()
         lanes: list[int] = await self._run(self._statements.free_lanes)
@@ -98,20 +95,16 @@ class EngineRows:
         return None
 
     async def renew(self, lease: Lease) -> None:
-        """See ``OutboxRows``."""
         await self._run(lambda connection: self._statements.renew(connection, lease))
 
     async def finish(self, work: Work, published: Published, *, goes_on: bool) -> Work | None:
-        """See ``OutboxRows``."""
         number = next(self._numbers) if goes_on else 0
         return await self._run(lambda connection: self._statements.finish(connection, work, published, number=number))
 
     async def figures(self) -> Figures:
-        """See ``OutboxRows``."""
         return await self._run(self._statements.figures)
 
     def listening(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[bool]:
-        """See ``OutboxRows``."""
         return listening(self._engine, self._tables.name if self._tables.notifies else "", wake)
 
     async def close(self) -> None:

@@ -44,8 +44,8 @@ from sqlalchemy.sql.expression import FunctionElement
 from halfmq.errors import UnsupportedCombination
 from halfmq.relay.publisher import Batch, OutboxMessage, Published
 from halfmq.relay.rows import Figures, Lease, LeaseLost, Work
-from halfmq.sql.alchemy.database_clock import now_ms
 from halfmq.sql.alchemy.declared import require
+from halfmq.sql.alchemy.dialects import now_ms
 from halfmq.sql.alchemy.outbox_tables import HOLDER_CHARS_MAX, OutboxTables
 from halfmq.sql.rules.outbox import (
     AT_A_TIME,
@@ -58,10 +58,10 @@ from halfmq.sql.rules.outbox import (
     encode_seqs,
 )
 
-#: Databases whose clock and locks a relay knows (``database_clock``).
+#: Databases whose clock and locks a relay knows (``dialects``).
 RELAYED: Final = frozenset({"sqlite", "postgresql", "mysql", "mariadb"})
-#: In one batch, whatever a target would take. Their numbers, at most 20 characters each, are in one column, where MySQL's TEXT has 65,535 bytes;
-#: and each is a parameter of a statement, of which SQLite takes 32,766.
+#: In one batch, whatever a target would take. Their numbers, at most 20 characters each, are in one column, where MySQL's TEXT has 65,535
+#: bytes; and each is a parameter of a statement, of which SQLite takes 32,766.
 MESSAGES_MAX: Final = 3_000
 #: Bytes of bodies in one batch, unless a single message has more.
 BATCH_BYTES_MAX: Final = 4 << 20
@@ -421,8 +421,9 @@ class RowStatements:
 
 
 def among(connection: Connection, column: Column[int], numbers: Collection[int]) -> ColumnElement[bool]:
-    """``column IN numbers``. On PostgreSQL with one parameter, as text: hundreds are taken apart three times over, by SQLAlchemy, driver and
-    server, and a list once more by the driver."""
+    """``column IN numbers``. On PostgreSQL with one parameter, as text: hundreds are taken apart three times over, by SQLAlchemy, driver
+    and server, and a list once more by the driver.
+    """
     if connection.dialect.name == "postgresql":
         return column == any_(cast(literal(f"{{{','.join(map(str, numbers))}}}", Text), ARRAY(BigInteger)))
     return column.in_(numbers)

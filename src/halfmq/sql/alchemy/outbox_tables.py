@@ -20,7 +20,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
 from halfmq import limits
-from halfmq.sql.alchemy.exact_text import exact_text
+from halfmq.sql.alchemy.dialects import exact_text
 from halfmq.sql.rules.outbox import ORDER_KEY_CHARS_MAX, REASON_CHARS_MAX, TOPIC_CHARS_MAX
 
 #: Characters of the number of a message, as the client makes them.
@@ -30,16 +30,17 @@ HOLDER_CHARS_MAX: Final = 255
 
 #: Storage parameters on PostgreSQL. Every row dies soon, so dead rows, not rows, decide how long a scan of a lane takes. By default a table
 #: is vacuumed when more than 50 rows and 20% of what was there at the last look are dead: after a backlog, or with an archive, of ten
-#: million rows, that is two million dead ones. 1%, and at least 1,000, keeps it close to what one minute makes (``autovacuum_naptime``, which
-#: a table cannot have). The limit of costs is five times the default, since a vacuum that is slower than the relay never ends; a worker
-#: with a limit of its own takes nothing from the others ("are not considered in the balancing algorithm"). PostgreSQL, "Automatic Vacuuming".
+#: million rows, that is two million dead ones. 1%, and at least 1,000, keeps it close to what one minute makes (``autovacuum_naptime``,
+#: which a table cannot have). The limit of costs is five times the default, since a vacuum that is slower than the relay never ends; a
+#: worker with a limit of its own takes nothing from the others ("are not considered in the balancing algorithm"). PostgreSQL, "Automatic
+#: Vacuuming".
 ROWS_STORAGE: Final = {
     "autovacuum_vacuum_scale_factor": "0.01",
     "autovacuum_vacuum_threshold": "1000",
     "autovacuum_vacuum_cost_limit": "1000",
 }
-#: Each lane is updated with every batch, and no indexed column of it. Free space on its page keeps these updates there, without index entries
-#: ("heap-only tuples"), and lets the next access remove the dead versions. PostgreSQL, CREATE TABLE, ``fillfactor``.
+#: Each lane is updated with every batch, and no indexed column of it. Free space on its page keeps these updates there, without index
+#: entries ("heap-only tuples"), and lets the next access remove the dead versions. PostgreSQL, CREATE TABLE, ``fillfactor``.
 LANES_STORAGE: Final = {"fillfactor": "20"}
 
 

@@ -7,28 +7,32 @@ evidence. A message belongs to the savepoints in which it was collected: those o
 those of the database.
 """
 
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
-
 from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from halfmq.client.log import logger
-from halfmq.client.outgoing import OutgoingMessage, compose
+from halfmq.client.outcome import Outcome
+from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import TransactionReceipt
 from halfmq.errors import HalfmqError, UnsupportedCombination, UsageError
 from halfmq.model import properties as names
 from halfmq.sql.alchemy.errors import commit_failure
 from halfmq.sql.alchemy.marker_rows import MarkerRows
-from halfmq.sql.alchemy.open_block import enter, leave, proven_commit, refuse_nested, roll_back
 from halfmq.sql.alchemy.outbox import Outbox
-from halfmq.sql.alchemy.transaction_guard import TransactionGuard, refuse_autocommit
-from halfmq.sql.rules.block import in_outbox
-from halfmq.sql.rules.collected import CollectedMessages
-from halfmq.sql.rules.commit_failure import CommitFailure, FailedCommit
+from halfmq.sql.alchemy.transaction_guard import (
+    TransactionGuard,
+    enter,
+    leave,
+    proven_commit,
+    refuse_autocommit,
+    refuse_nested,
+    roll_back,
+)
+from halfmq.sql.rules.block import CollectedMessages, in_outbox
+from halfmq.sql.rules.driver_errors import CommitFailure, FailedCommit
 from halfmq.sql.rules.outbox import checked_order_key
-from halfmq.sql.rules.savepoints import Savepoint
+from halfmq.sql.rules.statements import Savepoint
 
 _log = logger(__name__)
 
@@ -36,7 +40,7 @@ _PLACE = "the block"
 
 
 class SessionWork:
-    """The ``LocalWork`` of one block."""
+    """The ``LocalWork`` of one block, which says what its methods do. After a commit ``abandon`` detaches it."""
 
     def __init__(self, session: Session, markers: MarkerRows, outbox: Outbox | None, tx_id: str) -> None:
         """``outbox``: takes the messages if the broker does not answer."""
@@ -59,12 +63,6 @@ class SessionWork:
     # --- begin ---------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin the session's transaction if none is open, and insert the marker before anything is flushed.
-
-        Raises:
-            UsageError: the session is not usable for a transaction block; nothing was done.
-            SQLAlchemyError: the database's error; rolled back, nothing was sent.
-        """
         engine = self._refuse_what_cannot_be_atomic()
         enter(self._session, self)
         try:
@@ -124,23 +122,7 @@ class SessionWork:
 
     # --- the user's work -----------------------------------------------------------------------------------------
 
-    def collect(
-        self,
-        topic: str,
-        body: object,
-        *,
-        tag: str | None,
-        key: object,
-        keys: Sequence[object] | str,
-        sharding_key: object,
-        delay: float | timedelta | None,
-        properties: Mapping[str, str] | None,
-    ) -> None:
-        """Validate, encode and keep one message. If its savepoint is rolled back, the message is dropped.
-
-        Raises:
-            UsageError, InvalidName, MessageTooLarge: an argument is wrong, or the block's transaction has ended.
-        """
+    def refuse_ended(self) -> None:
         if not self._open:
             raise UsageError("the block has ended; messages are sent with its transaction, not after it")
         assert self._guard is not None
@@ -150,9 +132,8 @@ class SessionWork:
                 "an error has rolled back the session's transaction, or the savepoint that is open",
                 hint="catch the error around `with session.begin_nested():`, not inside",
             )
-        message = compose(
-            topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
-        )
+
+    def collect(self, message: OutgoingMessage) -> None:
         if self._outbox is not None:
             # Now, not only when the broker is away.
             checked_order_key(message.sharding_key)
@@ -185,10 +166,6 @@ class SessionWork:
     # --- the end -------------------------------------------------------------------------------------------------
 
     def ready(self) -> list[OutgoingMessage]:
-        """Flush the session and return the messages to send. Nothing can be collected afterwards.
-
-        Raises: any exception of the flush; nothing was sent, and the caller must call ``abandon``.
-        """
         assert self._connection is not None
         assert self._guard is not None
         connection, guard, markers = self._connection, self._guard, self._markers
@@ -197,29 +174,23 @@ class SessionWork:
         write = markers.confirm if self._collected else markers.delete
         guard.prove(
             lambda: write(connection, self._tx_id, guard.written_by_this),
-            lambda: not self._collected or markers.is_committed(connection, self._tx_id),
+            lambda: not self._collected or markers.look(connection, self._tx_id).outcome is Outcome.COMMIT,
         )
         self._open = False
         return self._collected.halves(self._origin)
 
     @property
     def may_fall_back(self) -> bool:
-        """Whether there is an outbox."""
         return self._outbox is not None
 
     def fall_back(self, why: HalfmqError) -> TransactionReceipt:
-        """After ``ready``, if the broker did not take the messages: write them to the outbox, and roll back whatever the broker has of them
-        or still gets, both in the transaction that is about to be committed. Returns the receipt for after the commit.
-
-        Raises: any exception of the database; the caller must call ``abandon``.
-        """
         assert self._connection is not None
         assert self._guard is not None
         assert self._outbox is not None
         connection, guard, markers = self._connection, self._guard, self._markers
         guard.prove_again(
             lambda: markers.withdraw(connection, self._tx_id),
-            lambda: markers.is_withdrawn(connection, self._tx_id),
+            lambda: markers.look(connection, self._tx_id).outcome is Outcome.ROLLBACK,
         )
         messages = self._collected.messages()
         _log.info("%s goes to the outbox: %s", self._tx_id, why)
@@ -233,11 +204,6 @@ class SessionWork:
         return in_outbox(self._outbox.write(connection, messages), messages)
 
     def commit(self) -> FailedCommit | None:
-        """Commit the session. None: committed. Otherwise the failure; the session is rolled back and usable.
-
-        Raises: only BaseExceptions (task cancellation, KeyboardInterrupt), after the same clean-up; whether
-        it committed is then unknown.
-        """
         assert self._guard is not None
         guard = self._guard
         try:
@@ -257,7 +223,6 @@ class SessionWork:
         return None
 
     def abandon(self) -> None:
-        """Roll back if a transaction is open, and detach from the session. Also called after a commit."""
         self._open = False
         leave(self._session, self)
         if self._guard is not None:

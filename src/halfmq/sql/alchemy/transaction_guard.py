@@ -1,24 +1,31 @@
 """Guards the transaction of a session until it is committed, as ``rules.transaction_proof`` says.
 
 It refuses the session's commit and statements that would end the transaction, and executes the proof.
+
+SQLAlchemy can register listeners on a connection, but registering and removing three of them takes longer than a short transaction.
+So they are registered once for each engine, and look up who guards the connection; for all others that is one look into a dictionary.
 """
 
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, text, true
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Connection, Engine, event, text, true
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.orm import Session, SessionTransaction
 
+from halfmq.client.log import logger
 from halfmq.errors import UsageError
-from halfmq.sql.alchemy.connection_events import unwatch, unwatch_session, wake, watch, watch_session
 from halfmq.sql.rules import transaction_proof
-from halfmq.sql.rules.driver_status import Status, commits_by_itself, driver_status
-from halfmq.sql.rules.savepoints import Savepoint, Savepoints
+from halfmq.sql.rules.statements import Savepoint, Savepoints
 from halfmq.sql.rules.transaction_proof import (
     BY_SAVEPOINT,
     Refusal,
+    Status,
+    commits_by_itself,
+    driver_status,
     is_committable,
     is_failed_transaction,
     is_missing_savepoint,
@@ -45,6 +52,64 @@ def refuse_autocommit(connection: Connection, place: str) -> None:
             f"the connection is in autocommit (AUTOCOMMIT): {place} could not roll anything back",
             hint="use another isolation level for this session's engine, and no autocommit in its connect_args",
         )
+
+
+_log = logger(__name__)
+
+#: Key in ``Session.info``, which an ``AsyncSession`` shares with its session. The value is a weak reference, so that a block
+#: that never ended does not mark the session forever.
+_KEY: Final = "halfmq.open_block"
+#: Key of a weak reference to the last transaction of the session that a block has committed.
+_COMMITTED: Final = "halfmq.committed_by_block"
+
+
+def enter(session: Session, owner: object) -> None:
+    """Mark ``session`` as inside the block ``owner``, until ``leave`` or until ``owner`` is collected."""
+    session.info[_KEY] = weakref.ref(owner)
+
+
+def leave(session: Session, owner: object) -> None:
+    """Remove the mark of ``owner``; does nothing if another block set it."""
+    reference = session.info.get(_KEY)
+    if reference is not None and reference() in (None, owner):
+        del session.info[_KEY]
+
+
+def is_open(session: Session) -> bool:
+    """Whether ``session`` is inside a block."""
+    reference = session.info.get(_KEY)
+    return reference is not None and reference() is not None
+
+
+def proven_commit(session: Session, transaction: SessionTransaction | None) -> None:
+    """A block has committed ``transaction``, and proven it."""
+    if transaction is not None:
+        session.info[_COMMITTED] = weakref.ref(transaction)
+
+
+def was_committed_by_block(session: Session, transaction: SessionTransaction | None) -> bool:
+    """Whether ``proven_commit`` was called with this transaction last."""
+    reference = session.info.get(_COMMITTED)
+    return reference is not None and reference() is transaction
+
+
+def refuse_nested(session: Session, hint: str) -> None:
+    """Reject a session that is inside a block.
+
+    Raises:
+        UsageError: it is; nothing was written.
+    """
+    if is_open(session):
+        raise UsageError("the session is inside an mq.transaction block, which alone may commit it", hint=hint)
+
+
+def roll_back(session: Session, what: str) -> None:
+    """Roll back after an exception, which the caller raises: where that fails, only the connection is given up."""
+    try:
+        session.rollback()
+    except SQLAlchemyError:  # the connection is lost, or a hook failed during commit
+        _log.warning("rollback after %s failed, closing its connection", what, exc_info=True)
+        session.invalidate()
 
 
 class TransactionGuard:
@@ -176,7 +241,7 @@ class TransactionGuard:
     def _ended(self, how: str) -> UsageError:
         return UsageError(f"the database transaction of {self._place} ended before its end: {how}", hint=_SWALLOWED)
 
-    # --- what ``connection_events`` tells
+    # --- what happens on the connection and in the session; where one of these raises, it does not happen
 
     def before_statement(self, connection: Connection, statement: str) -> None:
         """Refuse what would end the transaction, and everything once it has ended."""
@@ -233,3 +298,93 @@ class TransactionGuard:
 
 def _first_words(statement: str) -> str:
     return repr(" ".join(statement.split())[:60])
+
+
+_WATCHERS: Final[weakref.WeakKeyDictionary[Connection, "TransactionGuard"]] = weakref.WeakKeyDictionary()
+_ENGINES: Final[weakref.WeakSet[Engine]] = weakref.WeakSet()
+_LOCK: Final = threading.Lock()
+#: Key in ``Session.info``.
+_WATCHER_KEY: Final = "halfmq.watcher"
+
+
+def watch(connection: Connection, watcher: "TransactionGuard") -> "TransactionGuard | None":
+    """Tell ``watcher`` from now on. Returns whom it replaces.
+
+    A connection that was opened before the first one of its engine was watched may be deaf: see ``wake``.
+    """
+    with _LOCK:
+        engine = connection.engine
+        if engine not in _ENGINES:
+            event.listen(engine, "before_cursor_execute", _before)
+            event.listen(engine, "after_cursor_execute", _after)
+            event.listen(engine, "commit", _commit)
+            _ENGINES.add(engine)
+    before = _WATCHERS.get(connection)
+    _WATCHERS[connection] = watcher
+    return before
+
+
+def wake(connection: Connection) -> None:
+    """Make a connection report events that was opened when its engine had no listeners. Takes long, and is needed once for each."""
+    event.listen(connection, "commit", _nothing)
+
+
+def unwatch(connection: Connection, watcher: "TransactionGuard", before: "TransactionGuard | None" = None) -> None:
+    """Tell ``watcher`` no longer, but ``before``. Does nothing if another one has replaced it."""
+    if _WATCHERS.get(connection) is watcher:
+        if before is None:
+            del _WATCHERS[connection]
+        else:
+            _WATCHERS[connection] = before
+
+
+def watch_session(session: Session, watcher: "TransactionGuard") -> "TransactionGuard | None":
+    """Call its ``begun``. Returns whom it replaces."""
+    before: TransactionGuard | None = session.info.get(_WATCHER_KEY)
+    session.info[_WATCHER_KEY] = watcher
+    return before
+
+
+def unwatch_session(session: Session, watcher: "TransactionGuard", before: "TransactionGuard | None" = None) -> None:
+    """As ``unwatch``."""
+    if session.info.get(_WATCHER_KEY) is watcher:
+        if before is None:
+            del session.info[_WATCHER_KEY]
+        else:
+            session.info[_WATCHER_KEY] = before
+
+
+def _before(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+    watcher = _WATCHERS.get(connection)
+    if watcher is not None:
+        watcher.before_statement(connection, statement)
+
+
+def _after(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+    watcher = _WATCHERS.get(connection)
+    if watcher is not None:
+        watcher.after_statement(connection, statement)
+
+
+def _commit(connection: Connection) -> None:
+    watcher = _WATCHERS.get(connection)
+    if watcher is not None:
+        watcher.before_commit()
+
+
+@event.listens_for(Session, "after_begin")
+def _begun(session: Session, _transaction: object, connection: Connection) -> None:
+    watcher: TransactionGuard | None = session.info.get(_WATCHER_KEY)
+    if watcher is not None:
+        watcher.begun(session, connection)
+
+
+@event.listens_for(Session, "after_commit", insert=True)  # before the application's, which may raise
+def _committed(session: Session) -> None:
+    watcher: TransactionGuard | None = session.info.get(_WATCHER_KEY)
+    if watcher is not None:
+        watcher.committed()
+
+
+def _nothing(*_: object) -> None:
+    return

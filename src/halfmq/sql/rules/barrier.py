@@ -1,7 +1,7 @@
 """What a participant of Try/Confirm/Cancel does with a call of one branch, from the rows that the database has of it.
 
-Deliveries repeat, and come in any order: a try may arrive after the cancel of its branch, and a cancel where there was no try. Each call first
-writes *the row of the try*, or finds it; whoever inserts it decides, since its key is (gid, branch, try) and the others wait for it.
+Deliveries repeat, and come in any order: a try may arrive after the cancel of its branch, and a cancel where there was no try. Each call
+first writes *the row of the try*, or finds it; whoever inserts it decides, since its key is (gid, branch, try) and the others wait for it.
 
     call      row of the try     what is done
     try       is new             the handler runs
@@ -22,11 +22,11 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from halfmq.client.branch import CANCEL, CONFIRM, BranchCall
+from halfmq.client.branch import CANCEL, CONFIRM, Branch
 from halfmq.errors import BranchConflict, LateTry
 
 #: Of these two a branch gets one.
-_OPPOSITE: Final[Mapping[str, str]] = {CONFIRM: CANCEL, CANCEL: CONFIRM}
+OPPOSITE: Final[Mapping[str, str]] = {CONFIRM: CANCEL, CANCEL: CONFIRM}
 
 
 class Step(Enum):
@@ -42,7 +42,7 @@ class Step(Enum):
     OWN_ROW = "own-row"
 
 
-def after_try_row(call: BranchCall, *, is_new: bool, reason: str) -> Step:
+def after_try_row(call: Branch, *, is_new: bool, reason: str) -> Step:
     """``is_new``: this call has inserted the row of the try. ``reason``: the op of the call that did.
 
     Raises:
@@ -73,12 +73,7 @@ def after_try_row(call: BranchCall, *, is_new: bool, reason: str) -> Step:
             return Step.OWN_ROW
 
 
-def opposite(op: str) -> str:
-    """The op that excludes ``op``, which is confirm or cancel."""
-    return _OPPOSITE[op]
-
-
-def after_own_row(call: BranchCall, *, is_new: bool, opposite_there: bool) -> bool:
+def after_own_row(call: Branch, *, is_new: bool, opposite_there: bool) -> bool:
     """Whether the handler of a confirm or cancel is to run. ``opposite_there``: the branch has a row of the other one.
 
     Raises:
@@ -89,9 +84,9 @@ def after_own_row(call: BranchCall, *, is_new: bool, opposite_there: bool) -> bo
     return is_new
 
 
-def _conflict(call: BranchCall) -> BranchConflict:
+def _conflict(call: Branch) -> BranchConflict:
     return BranchConflict(
-        f"branch {call.branch} of {call.gid} is to be {_PAST[call.op]}, and is {_PAST[opposite(call.op)]} already",
+        f"branch {call.branch} of {call.gid} is to be {_PAST[call.op]}, and is {_PAST[OPPOSITE[call.op]]} already",
         hint="nothing was written; a person must compare the databases: the first verdict is final",
     )
 

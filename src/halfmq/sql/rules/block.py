@@ -1,42 +1,31 @@
 """``with mq.transaction(session, markers=...) as tx``: one outcome for the database transaction and its messages.
 
-The steps, and what a failure in each means:
-
-1. Begin, insert the marker ``(tx_id, 'P')``.  The database's error; nothing was sent.
-2. The body of the block. ``tx.send`` only collects.  Its exception; rolled back, nothing was sent.
-3. Flush, and turn the marker into ``(tx_id, 'C')``, which proves that the transaction of step 1 still runs.  Rolled back, nothing was
-   sent.
-4. Send all half messages and wait for their acknowledgements.  Rolled back; the client sends ROLLBACK for
-   acknowledged halves; one whose response was lost is settled by the check, which finds no marker. With an outbox, and if the broker is
-   only away: the messages are written there, and the marker becomes ``(tx_id, 'R')``, so that the check rolls back whatever arrives at the
-   broker, however late. Step 6 falls away.
-5. COMMIT.  Certainly rolled back: ROLLBACK is sent, and the database's error is raised. Anything less certain: the half
-   messages are left alone, ``TransactionUnknown`` is raised, and the check reads the marker.
-6. Send COMMIT to the broker.  Does not affect the caller: the local commit is durable, the client retries, and the check is
-   the fallback. ``tx.receipt`` is then None. Only if somebody else has rolled the messages back meanwhile, ``OutcomeMixed`` is raised.
-
-Half messages are sent late, so that they are undecided only during one local COMMIT, and an exception of the body sends none.
+The steps, and what a failure in each means: docs/database.md, "What happens in a block". The marker turns into
+``(tx_id, 'C')`` before the half messages are sent, which proves that the transaction of the block still runs; with an
+outbox, and if the broker is only away, the messages are written there, and the marker becomes ``(tx_id, 'R')``, so that
+the check rolls back whatever arrives at the broker, however late. Half messages are sent late, so that they are
+undecided only during one local COMMIT, and an exception of the body sends none.
 
 The database's part of the steps is a ``LocalWork``, which each adapter has.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol
 
 from halfmq.client import forks
+from halfmq.client.arguments import PrepareOptions
+from halfmq.client.faces import WithoutWaiting, finished
 from halfmq.client.log import logger
 from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCalls
-from halfmq.client.notes import PrepareOptions
-from halfmq.client.outgoing import OutgoingMessage
+from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.receipts import COMMITTED, OUTBOX, ROLLED_BACK, Prepared, TransactionReceipt
 from halfmq.errors import HalfmqError, OutcomeMixed, TransactionRefused, TransactionUnknown
-from halfmq.sql.rules.commit_failure import CommitFailure, FailedCommit
-
-_T = TypeVar("_T")
+from halfmq.model import properties as names
+from halfmq.sql.rules.driver_errors import CommitFailure, FailedCommit
 
 _log = logger(__name__)
 
@@ -51,22 +40,15 @@ class LocalWork(Protocol):
         """
         ...
 
-    def collect(
-        self,
-        topic: str,
-        body: object,
-        *,
-        tag: str | None,
-        key: object,
-        keys: Sequence[object] | str,
-        sharding_key: object,
-        delay: float | timedelta | None,
-        properties: Mapping[str, str] | None,
-    ) -> None:
-        """Validate, encode and keep one message. If its savepoint is rolled back, the message is dropped.
+    def refuse_ended(self) -> None:
+        """Raise UsageError if no message can be collected: the transaction has ended, or an error has rolled it back."""
+        ...
+
+    def collect(self, message: OutgoingMessage) -> None:
+        """Keep one message, after ``refuse_ended``. If its savepoint is rolled back, the message is dropped.
 
         Raises:
-            UsageError, InvalidName, MessageTooLarge: an argument is wrong, or the block's transaction has ended.
+            UsageError: the outbox cannot take it.
         """
         ...
 
@@ -101,6 +83,39 @@ class LocalWork(Protocol):
     def abandon(self) -> None:
         """Roll back if a transaction is open, and leave the application's connection as before the block."""
         ...
+
+
+class _Collected(NamedTuple):
+    message: OutgoingMessage
+    savepoints: Sequence[object]
+
+
+class CollectedMessages:
+    """What a block will send. Savepoints are compared by ``==``, so any object that stands for one will do."""
+
+    def __init__(self) -> None:
+        self._collected: list[_Collected] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._collected)
+
+    def add(self, message: OutgoingMessage, savepoints: Sequence[object]) -> None:
+        """``savepoints``: those that are open now."""
+        self._collected.append(_Collected(message, savepoints))
+
+    def drop(self, savepoint: object) -> None:
+        """Drop what was collected in ``savepoint``: it was rolled back."""
+        self._collected = [one for one in self._collected if savepoint not in one.savepoints]
+
+    def messages(self) -> list[OutgoingMessage]:
+        """As they were collected."""
+        return [one.message for one in self._collected]
+
+    def halves(self, origin: bytes) -> list[OutgoingMessage]:
+        """The half messages. ``origin``: encoded HMQ_TX_MARKER property, table identity and time of the marker; may be empty."""
+        return [
+            one.message._replace(properties=names.append(one.message.properties, origin)) for one in self._collected
+        ]
 
 
 class SqlTransaction:
@@ -141,9 +156,11 @@ class SqlTransaction:
         Raises:
             UsageError, InvalidName, MessageTooLarge: an argument is wrong, or the block has ended.
         """
-        self._work.collect(
+        self._work.refuse_ended()
+        message = compose(
             topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
         )
+        self._work.collect(message)
 
 
 #: Makes the local work of a transaction id.
@@ -247,16 +264,16 @@ class Block(AbstractContextManager[SqlTransaction]):
         make_work: MakeWork,
         options: PrepareOptions,
     ) -> None:
-        self._make = partial(_Steps, _WithoutWaiting(client), name, make_work, options, _call)
+        self._make = partial(_Steps, WithoutWaiting(client), name, make_work, options, _call)
 
     def __enter__(self) -> SqlTransaction:
         self._steps = self._make()
-        return _finished(self._steps.enter())
+        return finished(self._steps.enter())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _finished(self._steps.leave(error))
+        finished(self._steps.leave(error))
 
 
 class AsyncBlock(AbstractAsyncContextManager[SqlTransaction]):
@@ -282,35 +299,8 @@ class AsyncBlock(AbstractAsyncContextManager[SqlTransaction]):
         await self._steps.leave(error)
 
 
-class _WithoutWaiting:
-    """The calls of a blocking client as coroutines that return without waiting for an event loop."""
-
-    def __init__(self, client: BlockingTransactionCalls) -> None:
-        self._client = client
-        self.group = client.group
-        self.new_transaction_id = client.new_transaction_id
-
-    async def prepare(self, messages: Sequence[OutgoingMessage], **named: Any) -> Prepared:
-        return self._client.prepare(messages, **named)
-
-    async def commit(self, prepared: Prepared) -> TransactionReceipt:
-        return self._client.commit(prepared)
-
-    async def rollback(self, prepared: Prepared) -> TransactionReceipt:
-        return self._client.rollback(prepared)
-
-
 async def _call(function: Callable[[], Any]) -> Any:
     return function()
-
-
-def _finished(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine that never waits to its end."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return cast(_T, done.value)
-    raise RuntimeError("a step of a blocking block has waited for an event loop")
 
 
 def in_outbox(tx_id: str, messages: Sequence[OutgoingMessage]) -> TransactionReceipt:
@@ -356,5 +346,7 @@ def outcome_mixed(tx_id: str, refused: TransactionRefused) -> OutcomeMixed:
 def log_unconfirmed(verdict: str, prepared: Prepared, error: HalfmqError) -> None:
     """Log a verdict without acknowledgement; the client retries it, and the check is the fallback."""
     _log.warning(
-        "%s of %s was not confirmed (%s); the check settles it", verdict, prepared.tx_id, error, exc_info=error
-    )
+        "%s of %s was not confirmed (%s); it is repeated, and the check settles it, unless somebody else has: then a line with DAMAGE, or "
+        "`halfmq tx damaged`, says so",
+        verdict, prepared.tx_id, error, exc_info=error,
+    )  # fmt: skip

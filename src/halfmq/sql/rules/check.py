@@ -1,4 +1,4 @@
-"""What a check of a transaction answers, as a sequence of steps on its marker.
+"""What a check of a transaction answers, as steps on its marker, and when it may insert a rollback marker.
 
 The rule yields a step, the adapter executes it in a short transaction of its own, and sends back what came of it. Each step is committed
 before its reply, so ROLLBACK is answered only when the rollback marker is durable.
@@ -15,7 +15,7 @@ A step that waited for a lock in vain: UNKNOWN. Whoever holds it decides, and th
 
 from collections.abc import Callable, Generator
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from halfmq.client.outcome import Outcome
 from halfmq.sql.rules.marker import Seen
@@ -111,3 +111,50 @@ def run(steps: Generator[Step, Seen | Reply, CheckResult], execute: Callable[[St
         except StopIteration as end:
             result: CheckResult = end.value
             return result
+
+
+#: Transactions remembered by ``AgeGuard``.
+_YOUNG_MAX: Final = 65_536
+
+
+class Asked(Protocol):
+    """The attributes of the client's ``Transaction`` that a check uses, documented there; it sets the first two."""
+
+    decided_by: str
+    remark: str
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def marker(self) -> str: ...
+
+    @property
+    def prepared_at_ms(self) -> int | None: ...
+
+
+class AgeGuard:
+    """Prevents rollback markers for recent transactions, which are probably only slow and would be made to fail.
+
+    It protects availability, not agreement: an early rollback marker makes the local commit fail, so both sides agree
+    anyway. The age is that of the broker's timestamp, or the time since the first check in this process, whichever is longer,
+    so that a slow clock cannot keep a transaction undecided forever.
+    """
+
+    def __init__(self, min_age_ms: int, now_ms: Callable[[], int], monotonic_ms: Callable[[], int]) -> None:
+        self._min_age_ms = min_age_ms
+        self._now_ms = now_ms
+        self.monotonic_ms = monotonic_ms
+        self._first_asked_ms: dict[str, int] = {}
+
+    def is_new(self, asked: Asked) -> bool:
+        """Whether the transaction is younger than ``min_age_ms``."""
+        prepared_at_ms = asked.prepared_at_ms
+        if prepared_at_ms is not None and self._now_ms() - prepared_at_ms >= self._min_age_ms:
+            self._first_asked_ms.pop(asked.id, None)
+            return False
+        now = self.monotonic_ms()
+        if len(self._first_asked_ms) >= _YOUNG_MAX:
+            # An evicted transaction counts as younger, which is safe.
+            self._first_asked_ms.pop(next(iter(self._first_asked_ms)))
+        return now - self._first_asked_ms.setdefault(asked.id, now) < self._min_age_ms

@@ -4,16 +4,16 @@ The outbox is a table beside the business rows: a message is a row that the appl
 if that transaction committed (the event queue and the state table of the FMQ source, 1.3.2 and 2.1). ``outcome`` is the state of the
 transaction, ``delivery`` that of the message.
 
-Order. Each row is in one of ``LANES`` lanes, by its order key, and one relay at a time holds a lane. Within a lane rows are published in the
-order of ``seq``, which the database assigns when the row is inserted. Two transactions that the application lets wait for each other get
-numbers in the order of their commits; two that run at the same time may commit in the other order. So the order of a key is the commit order
-of transactions that the application serialises for it.
+Order. Each row is in one of ``LANES`` lanes, by its order key, and one relay at a time holds a lane. Within a lane rows are published in
+the order of ``seq``, which the database assigns when the row is inserted. Two transactions that the application lets wait for each other
+get numbers in the order of their commits; two that run at the same time may commit in the other order. So the order of a key is the commit
+order of transactions that the application serialises for it.
 
-A row may be written now and decided later (the state table of the source, 2.1): it is HELD until the application confirms or withdraws it, and
-takes its place in the order of its key when it is confirmed, after what was published meanwhile.
+A row may be written now and decided later (the state table of the source, 2.1): it is HELD until the application confirms or withdraws it,
+and takes its place in the order of its key when it is confirmed, after what was published meanwhile.
 
-A row that was refused is tried again later, and after ``attempts_max`` attempts set aside. Until it is published, or skipped by an operator,
-it stops the rows behind it that have the same order key, and no others.
+A row that was refused is tried again later, and after ``attempts_max`` attempts set aside. Until it is published, or skipped by an
+operator, it stops the rows behind it that have the same order key, and no others.
 """
 
 from enum import StrEnum

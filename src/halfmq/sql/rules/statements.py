@@ -1,4 +1,4 @@
-"""What a statement does to the transaction in which it is executed, read from its first words.
+"""What a statement does to its transaction, read from its first words, and which savepoints are open after it.
 
 Only what is visible in the text: a procedure or a script may contain a COMMIT that is not (``transaction_proof`` shows at the end
 that there was none).
@@ -48,7 +48,8 @@ _SAVEPOINTS: Final = {
         _pattern(f"(?: (?:WORK |TRAN(?:SACTION)? )?TO (?:SAVEPOINT )?| TRAN(?:SACTION)? ){_NAME}"),
     ),
 }
-#: Databases that compare names without regard to case, also quoted ones. Others fold the case of names that are not quoted, except SQL Server.
+#: Databases that compare names without regard to case, also quoted ones. Others fold the case of names that are not quoted, except SQL
+#: Server.
 _ANY_CASE: Final = frozenset({"sqlite", "mysql", "mariadb"})
 #: PostgreSQL's NAMEDATALEN - 1: it cuts longer names.
 _POSTGRESQL_NAME_BYTES: Final = 63
@@ -108,3 +109,43 @@ def _compared(found: re.Match[str], product: str) -> str:
     if found["bare"] is not None and product != "mssql":
         name = name.upper() if product == "oracle" else name.lower()
     return name.encode()[:_POSTGRESQL_NAME_BYTES].decode(errors="ignore") if product == "postgresql" else name
+
+
+class Savepoint:
+    """A savepoint that was set on the guarded connection."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Savepoints:
+    """Which savepoints are open. Call ``executed`` after each statement."""
+
+    def __init__(self) -> None:
+        #: Outermost first.
+        self.open: tuple[Savepoint, ...] = ()
+        #: The statement that rolled back to a savepoint that was not seen; empty: none. What was undone with it is unknown.
+        self.unknown_rollback = ""
+
+    def executed(self, statement: str, product: str) -> Savepoint | None:
+        """Returns the savepoint that ``statement`` has rolled back to: what belongs to it is undone."""
+        found = read(statement, product)
+        if found is None:
+            return None
+        name, open_ones = found.savepoint, self.open
+        if found.effect is Effect.SAVEPOINT:
+            self.open = (*open_ones, Savepoint(name))
+            return None
+        for place in range(len(open_ones) - 1, -1, -1):
+            if open_ones[place].name == name:
+                if found.effect is Effect.RELEASE:
+                    self.open = open_ones[:place]
+                    return None
+                self.open = open_ones[: place + 1]
+                return open_ones[place]
+        if found.effect is Effect.ROLLBACK_TO:
+            # Set on the driver's connection, or behind another statement in one string.
+            self.unknown_rollback = statement
+        return None

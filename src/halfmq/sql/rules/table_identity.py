@@ -1,7 +1,8 @@
 """The identity and prune horizon of a marker table: they say when a missing marker means rolled back.
 
-A check that finds no marker inserts a rollback marker and answers ROLLBACK. That is right only if the marker of a committed
-transaction would be in this table, and not pruned. So the table has two rows under reserved keys, which need no schema change (``docs/decisions/0032-absent-marker.md``):
+A check that finds no marker inserts a rollback marker and answers ROLLBACK. That is right only if the marker of a committed transaction
+would be in this table, and not pruned. So the table has two rows under reserved keys, which need no schema change
+(``docs/decisions/0032-absent-marker.md``):
 
     #identity   written_at_ms: a random number, made once
     #horizon    written_at_ms: every marker with a smaller written_at_ms may have been pruned

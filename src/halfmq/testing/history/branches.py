@@ -12,43 +12,15 @@ An effect is recorded after its commit, so the order of two effects is not known
 from collections import Counter
 from collections.abc import Callable, Iterable
 from operator import itemgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
-from halfmq.testing.history.facts import Facts
-from halfmq.testing.history.report import (
-    AT_BRANCH_CALLS,
-    AT_BRANCH_ENDS,
-    AT_BRANCH_HELD,
-    AT_BRANCH_VERDICT,
-    AT_BRANCHES_WHOLE,
-    Findings,
-)
+from halfmq.testing.history.facts import BranchRow, Facts, TransactionFacts
+from halfmq.testing.history.report import At, Findings
 
 _ROLLED_BACK: Final = "ROLLED_BACK"
 #: Call that ends a branch -> the verdict that it needs.
 _NEEDS: Final = {"confirm": "COMMITTED", "cancel": _ROLLED_BACK, "empty": _ROLLED_BACK}
 _by_time: Final = itemgetter(2, 3)
-
-
-class BranchRow(NamedTuple):
-    """An effect of a call, that a participant has committed."""
-
-    key: str
-    #: BRANCH
-    kind: int
-    us: int
-    place: int
-    branch: str
-    call: str
-
-
-class Initiated(Protocol):
-    """The initiator's transaction."""
-
-    key: str
-    group: str
-    request_place: dict[str, int]
-    local_place: int
 
 
 class Branches:
@@ -58,7 +30,9 @@ class Branches:
         self._facts = facts
         self._findings = findings
 
-    def judge(self, transaction: Initiated, rows: Iterable[BranchRow], why_not: Callable[[str, int], str]) -> None:
+    def judge(
+        self, transaction: TransactionFacts, rows: Iterable[BranchRow], why_not: Callable[[str, int], str]
+    ) -> None:
         """Check those of one global transaction; each contradiction is reported once.
 
         ``why_not``: says why a verdict could not be known at a time; empty if it could.
@@ -66,60 +40,50 @@ class Branches:
         by_branch: dict[str, list[BranchRow]] = {}
         for row in rows:
             by_branch.setdefault(row.branch, []).append(row)
-        reported = [self._branch(transaction, branch, of) for branch, of in by_branch.items()]
-        if any(reported):
+        wrong = [(found, of) for branch, of in by_branch.items() if (found := self._of_branch(transaction, branch, of))]
+        for (check, text), of in wrong:
+            self._add(check, transaction, text, *of)
+        if wrong:
             return
         ends: dict[str, BranchRow] = {}
         for row in sorted((row for of in by_branch.values() for row in of if row.call in _NEEDS), key=_by_time):
             ends.setdefault(_NEEDS[row.call], row)
-        self._examined(AT_BRANCHES_WHOLE, len(by_branch) > 1)
+        self._examined(At.BRANCHES_WHOLE, len(by_branch) > 1)
         if len(ends) > 1:
             text = "one of its branches is confirmed, and one is cancelled"
-            self._add(AT_BRANCHES_WHOLE, transaction, text, *ends.values())
+            self._add(At.BRANCHES_WHOLE, transaction, text, *ends.values())
             return
-        self._examined(AT_BRANCH_VERDICT, bool(ends))
+        self._examined(At.BRANCH_VERDICT, bool(ends))
         for verdict, row in ends.items():
             if why := why_not(verdict, row.us):
                 text = f"the {row.call} of branch {row.branch} was handled, but {why}"
-                self._add(AT_BRANCH_VERDICT, transaction, text, row)
+                self._add(At.BRANCH_VERDICT, transaction, text, row)
 
-    def _branch(self, transaction: Initiated, branch: str, rows: list[BranchRow]) -> bool:
-        """Whether something was reported."""
-        self._examined(AT_BRANCH_CALLS, True)
-        self._examined(AT_BRANCH_ENDS, any(row.call in _NEEDS for row in rows))
+    def _of_branch(self, transaction: TransactionFacts, branch: str, rows: list[BranchRow]) -> tuple[int, str] | None:
+        """(check, text) of what contradicts each other within a branch; None: nothing."""
+        self._examined(At.BRANCH_CALLS, True)
+        self._examined(At.BRANCH_ENDS, any(row.call in _NEEDS for row in rows))
         calls = Counter(row.call for row in rows)
         call, times = calls.most_common(1)[0]
         if times > 1:
-            self._add(
-                AT_BRANCH_CALLS, transaction, f"the {call} of branch {branch} had its effect {times} times", *rows
-            )
-            return True
+            return At.BRANCH_CALLS, f"the {call} of branch {branch} had its effect {times} times"
         if {"confirm", "cancel"} <= calls.keys():
-            self._add(AT_BRANCH_ENDS, transaction, f"branch {branch} is confirmed and cancelled", *rows)
-            return True
+            return At.BRANCH_ENDS, f"branch {branch} is confirmed and cancelled"
         if "empty" in calls and len(calls) > 1:
-            text = f"branch {branch} was cancelled before it was tried, and the {call if call != 'empty' else 'try'} had an effect"
-            self._add(AT_BRANCH_ENDS, transaction, text, *rows)
-            return True
+            late = call if call != "empty" else "try"
+            return At.BRANCH_ENDS, f"branch {branch} was cancelled before it was tried, and the {late} had an effect"
         end = next((call for call in ("confirm", "cancel") if call in calls), "")
         if end and "try" not in calls:
-            self._add(
-                AT_BRANCH_ENDS,
-                transaction,
-                f"the {end} of branch {branch} had an effect, but it was never tried",
-                *rows,
-            )
-            return True
+            return At.BRANCH_ENDS, f"the {end} of branch {branch} had an effect, but it was never tried"
         if 0 <= rows[0].us <= self._facts.settled_us and transaction.group not in self._facts.unresolved_groups:
-            self._examined(AT_BRANCH_HELD, "try" in calls)
+            self._examined(At.BRANCH_HELD, "try" in calls)
             if calls.keys() == {"try"}:
-                self._add(AT_BRANCH_HELD, transaction, f"branch {branch} is still held", *rows)
-                return True
-        return False
+                return At.BRANCH_HELD, f"branch {branch} is still held"
+        return None
 
     def _examined(self, check: int, is_examined: bool) -> None:
         self._findings.examined[check] += is_examined
 
-    def _add(self, check: int, transaction: Initiated, text: str, *rows: BranchRow) -> None:
+    def _add(self, check: int, transaction: TransactionFacts, text: str, *rows: BranchRow) -> None:
         places = (transaction.local_place, *transaction.request_place.values(), *(row.place for row in rows))
         self._findings.add(check, transaction.key, "", text, places)

@@ -152,7 +152,7 @@ class HistoryCheck:
             more = f", and {len(facts.wrong) - 1} more of this kind" if len(facts.wrong) > 1 else ""
             raise UsageError(f"{name}:{line}: {why}{more}", hint="the recording contradicts itself")
         self.judge_collected()
-        scan.epochs.judge(self._findings)
+        scan.epochs.judge(facts, self._findings)
         order = Order(facts, self._findings)
         order.judge(self._places.places.sorted(), lambda count: self._progress("order", count, events))
         order.judge_keys(self._places.database)

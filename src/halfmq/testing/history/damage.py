@@ -11,59 +11,14 @@ Reports, lists and requests to forget are intervals: one precedes another only i
 
 from collections import Counter
 from collections.abc import Collection
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
-from halfmq.testing.history.facts import FAR, Facts
-from halfmq.testing.history.report import (
-    AT_DAMAGE_FOUND,
-    AT_DAMAGE_ONCE,
-    AT_DAMAGE_SAID,
-    AT_DAMAGE_STAYS,
-    Findings,
-)
+from halfmq.testing.history.facts import FAR, DamageRow, Facts, TransactionFacts
+from halfmq.testing.history.report import At, Findings
 from halfmq.testing.history.scan import FORGOTTEN, LISTED_FINDING, OK, REFUSED, REPORTED
-from halfmq.testing.history.tables import Row
 
 #: Names of an application that decides: the broker cannot always tell whether it did by its answer to a check.
 _APPLICATION: Final = ("producer", "check", "marker")
-
-
-class DamageRow(NamedTuple):
-    """A report of an outcome, a finding in a list, or a request to forget one. ``us``: when it, or the list, was requested."""
-
-    key: str
-    #: DAMAGE
-    kind: int
-    us: int
-    place: int
-    what: int
-    #: What the database did, by the report or the list.
-    said: str
-    answered_us: int
-    answered_place: int
-    outcome: int
-    #: That of the broker, by its response or the list; empty: not named.
-    verdict: str
-    #: Who decided, by the list; of a report: "marker", or empty.
-    by: str
-
-    @property
-    def end_us(self) -> int:
-        """When it was over; FAR: not known, so it may still happen."""
-        return FAR if self.answered_us < 0 else self.answered_us
-
-
-class Known(Protocol):
-    """What else is known of the transaction: its group, who requested verdicts, and how its local transaction ended."""
-
-    key: str
-    group: str
-    deciders: dict[tuple[str, str], int]
-    records: list[Row]
-    local: str
-    local_us: int
-    local_place: int
-    has_marker: bool
 
 
 def _decider(name: str) -> str:
@@ -77,7 +32,7 @@ class DamageFound:
         self._facts = facts
         self._findings = findings
 
-    def judge(self, transaction: Known, verdict: str, rows: Collection[DamageRow]) -> None:
+    def judge(self, transaction: TransactionFacts, verdict: str, rows: Collection[DamageRow]) -> None:
         """Check one transaction; each contradiction is reported once. ``verdict``: the one that is known otherwise, or empty."""
         contradicts = transaction.has_marker and verdict not in ("", transaction.local) and transaction.local != ""
         if not rows and not contradicts:
@@ -95,10 +50,14 @@ class DamageFound:
             self._lost(transaction, verdict, forgotten, missing)
 
     def _said(
-        self, transaction: Known, reports: list[DamageRow], listed: list[DamageRow], forgotten: list[DamageRow]
+        self,
+        transaction: TransactionFacts,
+        reports: list[DamageRow],
+        listed: list[DamageRow],
+        forgotten: list[DamageRow],
     ) -> bool:
         """Whether a finding says what nobody reported or decided."""
-        self._findings.examined[AT_DAMAGE_SAID] += 1
+        self._findings.examined[At.DAMAGE_SAID] += 1
         done = [one for one in forgotten if one.outcome == OK and not self._facts.acknowledgements_void]
         for row in listed:
             forgotten_us = max((one.us for one in done if one.end_us < row.us), default=-1)
@@ -118,12 +77,12 @@ class DamageFound:
             else:
                 continue
             places = (row.place, *(one.place for one in (*reports, *forgotten)))
-            self._add(AT_DAMAGE_SAID, transaction, text, *places)
+            self._add(At.DAMAGE_SAID, transaction, text, *places)
             return True
         return False
 
     @staticmethod
-    def _not_by(transaction: Known, row: DamageRow) -> str:
+    def _not_by(transaction: TransactionFacts, row: DamageRow) -> str:
         """Why its verdict is not that of whom the finding names; empty if it may be."""
         by, logged = _decider(row.by), {_decider(record[5]) for record in transaction.records} - {"", "query"}
         if not by or by in logged:
@@ -137,15 +96,15 @@ class DamageFound:
         )
         return "" if requested else "no such request was there"
 
-    def _twice(self, transaction: Known, listed: list[DamageRow]) -> bool:
-        self._findings.examined[AT_DAMAGE_ONCE] += len(listed)
+    def _twice(self, transaction: TransactionFacts, listed: list[DamageRow]) -> bool:
+        self._findings.examined[At.DAMAGE_ONCE] += len(listed)
         place, times = Counter(row.place for row in listed).most_common(1)[0]
         if times > 1:
-            self._add(AT_DAMAGE_ONCE, transaction, f"a list has {times} findings of it", place)
+            self._add(At.DAMAGE_ONCE, transaction, f"a list has {times} findings of it", place)
         return times > 1
 
     def _gone(
-        self, transaction: Known, reports: list[DamageRow], listed: list[DamageRow], forgotten: list[DamageRow],
+        self, transaction: TransactionFacts, reports: list[DamageRow], listed: list[DamageRow], forgotten: list[DamageRow],
         missing: list[tuple[int, int, int]],
     ) -> bool:  # fmt: skip
         """Whether a finding that was listed, or whose report was confirmed, is in no later list, and nobody forgot it in between."""
@@ -156,7 +115,7 @@ class DamageFound:
             for row in (*reports, *listed)
             if row.outcome == OK and row.verdict not in ("", row.said) and not self._is_no_news(row, forgotten)
         ]
-        self._findings.examined[AT_DAMAGE_STAYS] += any(
+        self._findings.examined[At.DAMAGE_STAYS] += any(
             since > row.end_us for row in known for since, _, _ in self._facts.damage_lists
         )
         for since, us, at in missing:
@@ -165,7 +124,7 @@ class DamageFound:
                     why = "it was listed" if row.what == LISTED_FINDING else "a report of it was confirmed"
                     text = f"its finding is not in the list of {us:,} us, although {why} at {row.end_us:,} us, and nobody let the broker forget it"
                     places = (row.answered_place or row.place, at)
-                    self._add(AT_DAMAGE_STAYS, transaction, text, *places)
+                    self._add(At.DAMAGE_STAYS, transaction, text, *places)
                     return True
         return False
 
@@ -175,7 +134,7 @@ class DamageFound:
         return row.what == REPORTED and row.by == "marker" and any(one.us < row.end_us for one in forgotten)
 
     def _lost(
-        self, transaction: Known, verdict: str, forgotten: list[DamageRow], missing: list[tuple[int, int, int]]
+        self, transaction: TransactionFacts, verdict: str, forgotten: list[DamageRow], missing: list[tuple[int, int, int]]
     ) -> None:  # fmt: skip
         """Report a contradiction that no list names, although the history has settled."""
         settled_us = self._facts.settled_us
@@ -183,12 +142,12 @@ class DamageFound:
             return
         asked_us = min((row.us for row in forgotten), default=FAR)
         lists = [one for one in self._facts.damage_lists if settled_us <= one[0] < asked_us]
-        self._findings.examined[AT_DAMAGE_FOUND] += bool(lists)
+        self._findings.examined[At.DAMAGE_FOUND] += bool(lists)
         for one in missing:
             if one in lists:
                 text = f"it is {verdict}, its marker says {transaction.local}, and the history settled, but there is no finding"
-                self._add(AT_DAMAGE_FOUND, transaction, text, transaction.local_place, one[2])
+                self._add(At.DAMAGE_FOUND, transaction, text, transaction.local_place, one[2])
                 return
 
-    def _add(self, check: int, transaction: Known, text: str, *places: int) -> None:
+    def _add(self, check: int, transaction: TransactionFacts, text: str, *places: int) -> None:
         self._findings.add(check, transaction.key, "", text, places)

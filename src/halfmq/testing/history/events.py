@@ -122,17 +122,21 @@ class EndAsked(Event, tag="end", frozen=True, kw_only=True):
 
 
 class EpochTaken(Event, tag="epoch", frozen=True, kw_only=True):
-    """A process of a coordinator got this epoch. Record it when the response has arrived."""
+    """The process ``by`` of a coordinator got this epoch. It records it when the response has arrived."""
 
     group: str
+    #: With several brokers, whose epochs are their own: ``NAME@BROKER``, in requests too.
     coordinator: str
     epoch: int
+    #: When it was requested: what others had got by then is lower. -1: at ``t_us``.
+    since_us: int = -1
 
 
 class Answered(Event, tag="answered", frozen=True, kw_only=True):
     """The response to ``op`` of the same writer.
 
-    To an ``OutcomeReported`` with ``verdict``, that of the broker, which may be the opposite. ``ok``: done. ``settled``: not done, the transaction already has ``verdict``. ``refused``: rejected, nothing changed.
+    To an ``OutcomeReported`` with ``verdict``, that of the broker, which may be the opposite. ``ok``: done. ``settled``: not done, the
+    transaction already has ``verdict``. ``refused``: rejected, nothing changed.
     ``unknown``: the client stopped waiting; the same as no event.
     """
 
@@ -163,8 +167,8 @@ class Local(Event, tag="local", frozen=True, kw_only=True):
     #: The message that it handled, or compensated, and the consumer group: its inbox row is in this transaction.
     handled: str = ""
     consumer: str = ""
-    #: It has a marker, which a service that compares can read: a verdict of an operator, a policy or a coordinator that says the opposite is
-    #: found by the time of ``Settled``.
+    #: It has a marker, which a service that compares can read: a verdict of an operator, a policy or a coordinator that says the opposite
+    #: is found by the time of ``Settled``.
     marker: bool = False
 
 
@@ -234,7 +238,7 @@ class CheckReceived(Event, tag="check", frozen=True, kw_only=True):
 
 
 class CheckUnanswered(Event, tag="no_verdict", frozen=True, kw_only=True):
-    """The check was answered with UNKNOWN, or failed. (A definite answer is an ``EndAsked`` with ``decided_by="check"`` or ``"marker"``.)"""
+    """The check was answered UNKNOWN, or failed. (A definite answer is an ``EndAsked`` with ``decided_by="check"`` or ``"marker"``)."""
 
     group: str
     tx: str

@@ -1,10 +1,12 @@
-"""Facts about the whole history, kept in memory: names, restarts, complete reads of queues, bounds of the log."""
+"""Facts about the whole history, kept in memory: names, restarts, complete reads of queues, bounds of the log; and of one transaction."""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from halfmq.testing.history.events import Fault, FileStarted, QueueRead, Settled, Started
+from halfmq.testing.history.tables import Row
 
 #: The queue number that stands for the log.
 LOG_QUEUE: Final = 0
@@ -72,7 +74,7 @@ class Facts:
 
     # --- for the first pass ---------------------------------------------------------------------------------------
 
-    def began(self, began: FileStarted) -> None:
+    def began(self, began: FileStarted, place: int = 0) -> None:
         """Take the first event of a file."""
         if began.system:
             self.systems.add(began.system)
@@ -107,7 +109,7 @@ class Facts:
         self.whole_readers.add(entry.reader)
         self.reads[self.queue_number(read.topic, read.queue)].append(entry)
 
-    def started(self, started: Started) -> None:
+    def started(self, started: Started, place: int = 0) -> None:
         """Take a start; only those of brokers count."""
         if started.epoch or started.whom.startswith("broker"):
             self._restarts.append(started.t_us)
@@ -116,13 +118,13 @@ class Facts:
             self.losses.append((started.t_us, started.log_end))
             self.lost_us = max(self.lost_us, started.t_us)
 
-    def fault(self, fault: Fault) -> None:
+    def fault(self, fault: Fault, place: int = 0) -> None:
         """Take an injected fault."""
         self.faults[fault.what] += 1
         if fault.what.startswith("clock"):
             self.clock_stepped_us = min(self.clock_stepped_us, fault.t_us)
 
-    def settled(self, settled: Settled) -> None:
+    def settled(self, settled: Settled, place: int = 0) -> None:
         """Take a ``settled`` event; the last one counts."""
         if settled.t_us >= self.settled_us:
             self.settled_us = settled.t_us
@@ -191,3 +193,116 @@ class Facts:
         """Describes a place: topic, queue and offset, or log offset."""
         topic, number = self.queue_names[queue]
         return f"log offset {queue_offset}" if queue == LOG_QUEUE else f"{topic} queue {number} offset {queue_offset}"
+
+
+class BranchRow(NamedTuple):
+    """An effect of a call, that a participant has committed."""
+
+    key: str
+    #: BRANCH
+    kind: int
+    us: int
+    place: int
+    branch: str
+    call: str
+
+
+class DamageRow(NamedTuple):
+    """A report of an outcome, a finding in a list, or a request to forget one. ``us``: when it, or the list, was requested."""
+
+    key: str
+    #: DAMAGE
+    kind: int
+    us: int
+    place: int
+    what: int
+    #: What the database did, by the report or the list.
+    said: str
+    answered_us: int
+    answered_place: int
+    outcome: int
+    #: That of the broker, by its response or the list; empty: not named.
+    verdict: str
+    #: Who decided, by the list; of a report: "marker", or empty.
+    by: str
+
+    @property
+    def end_us(self) -> int:
+        """When it was over; FAR: not known, so it may still happen."""
+        return FAR if self.answered_us < 0 else self.answered_us
+
+
+class WrittenMessage(NamedTuple):
+    """A row for the third pass. Unknown times are ``FAR``, unknown numbers -1."""
+
+    key: str
+    #: ROW
+    kind: int
+    message: str
+    topic: str
+    written_us: int
+    place: int
+    sharding_key: str
+    delay_ms: int
+    #: Since when it was known to be confirmed; -1: it was not held.
+    confirmed_us: int
+    #: It is withdrawn, skipped or set aside, or somebody tried.
+    given_up: bool
+    #: The database lists it among the messages of its transaction.
+    listed: bool
+    seen_us: int
+    seen_place: int
+    queue: int
+    #: The first offset in this queue.
+    at: int
+    readers: tuple[int, ...]
+    store_time: int
+    #: A violation was reported, so that its place proves nothing.
+    named: bool
+
+
+@dataclass(slots=True)
+class TransactionFacts:
+    """What the rows of one transaction state."""
+
+    key: str
+    group: str
+    #: SUMMARY rows, by index.
+    messages: list[Row] = field(default_factory=list)
+    #: When each verdict was requested first, whatever the response.
+    attempted_us: dict[str, int] = field(default_factory=dict)
+    #: Time and place of the first request that was not refused. If all were refused: no time, and the place of the first one.
+    requested_us: dict[str, int] = field(default_factory=dict)
+    request_place: dict[str, int] = field(default_factory=dict)
+    #: (by whom, verdict) -> time of the first request that was not refused; those of policies too.
+    deciders: dict[tuple[str, str], int] = field(default_factory=dict)
+    #: Coordinators whose halves of it were acknowledged -> place of the first one.
+    coordinators: dict[str, int] = field(default_factory=dict)
+    #: (verdict, time, place, by whom, coordinator) of each request that was not refused.
+    requests: list[tuple[str, int, int, str, str]] = field(default_factory=list)
+    #: (time, place, log position) of the first response to a participant that it is rolled back.
+    fenced: tuple[int, int, int] | None = None
+    #: What the database did, by reports that were not refused and by findings.
+    contradicted: set[str] = field(default_factory=set)
+    #: (verdict, time, place, log position) of each acknowledgement.
+    acknowledged: list[Any] = field(default_factory=list)
+    #: RECORD and STORED rows.
+    records: list[Row] = field(default_factory=list)
+    stored: list[Row] = field(default_factory=list)
+    branches: list[BranchRow] = field(default_factory=list)
+    written: list[WrittenMessage] = field(default_factory=list)
+    damage: list[DamageRow] = field(default_factory=list)
+    #: How the local transaction ended; empty if that is not known.
+    local: str = ""
+    local_place: int = 0
+    local_us: int = FAR
+    has_marker: bool = False
+    #: The number of messages that the database lists.
+    listing: int = 0
+    #: Its messages went to the outbox, so its half messages roll back, whatever became of the local transaction.
+    fell_back: bool = False
+    checked_us: int = -1
+    checked_place: int = 0
+    #: Number of messages that were seen, and the one that was seen first.
+    seen: int = 0
+    first_seen: Row | None = None

@@ -15,67 +15,23 @@ from typing import Any, Final
 import msgspec
 
 from halfmq.errors import InvariantViolated
+from halfmq.model import properties as props
+from halfmq.model.records import Base, BatchRef, CopiedHalfBatch, Decided, DecidedBy, HalfBatch, Record, RolledBack
+from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
-from halfmq.store.dump import dump_store
+from halfmq.store.dump import KIND_OF, message_in, messages_in, name_of, records_of
 from halfmq.testing.history.events import AnyEvent, FileStarted, Logged
 from halfmq.testing.history.reader import FileSource
 
-#: The log calls an application that decided for itself ``producer``.
-_DECIDED_BY: Final = {"producer": "application"}
-#: Kinds of records that no check compares with what clients recorded.
+#: Kind of a record -> that of its event. An event that no check compares with what clients recorded is ``other``.
+_MESSAGES: Final = {"message": "message", "half": "half", "copied_half": "copy"}
+_VERDICTS: Final = {"committed": "commit", "decided": "commit", "rolled_back": "rollback"}
 _NOT_COMPARED: Final = frozenset({
     "base", "checked", "compared", "coordinator_epoch", "copied_delayed", "copied_half_batch", "delayed", "epoch_started", "group_deleted", "group_set", "half_batch",
     "offsets", "operator_acted", "parked", "producer_set", "query_forgotten", "released", "topic_deleted", "topic_set",
 })  # fmt: skip
-_HALVES: Final = {"half": "half", "copied_half": "copy"}
-_HALF_BATCHES: Final = ("half_batch", "copied_half_batch")
 #: Index of the queries in the payload of a base (``core.base``).
 _QUERIES_IN_BASE: Final = 9
-_VERDICTS: Final = {"committed": "commit", "decided": "commit", "rolled_back": "rollback"}
-
-
-class _Message(msgspec.Struct):
-    topic: str
-    queue_id: int
-    queue_offset: int
-    body_crc: int
-    properties: dict[str, str]
-    #: Of a message in a half batch: bytes from the start of the record to it.
-    at: int = 0
-
-
-class _Ref(msgspec.Struct):
-    offset: int
-    topic_id: int
-    queue_id: int
-    queue_offset: int
-    half_index: int
-
-
-class _Record(msgspec.Struct):
-    """The required fields of a line of ``store dump``."""
-
-    offset: int
-    kind: str
-    topic_id: int = -1
-    name: str = ""
-    group: str = ""
-    tx_id: str = ""
-    index: int = 0
-    decided_by: str = ""
-    log_start: int = -1
-    message: _Message | None = None
-    refs: tuple[_Ref, ...] = ()
-    half_index: int = -1
-    attempt: str = ""
-    digest: str = ""
-    payload: Any = None
-    content: tuple[_Message, ...] = ()
-    lost: tuple[int, ...] = ()
-    half_indexes: tuple[int, ...] = ()
-
-
-_decode: Final = msgspec.json.Decoder(_Record).decode
 
 
 def log_events(
@@ -99,61 +55,73 @@ def log_events(
     topics: dict[int, str] = {}
     batches = _HalfBatches()
     yield FileStarted(t_us=t_us, by=by)
-    for line in dump_store(disk, directory, contents=True, note=note):
-        record = _decode(line)
-        if counts is not None:
-            counts[record.kind] += 1
-            if record.kind in _VERDICTS:
-                counts[f"verdict by {_DECIDED_BY.get(record.decided_by, record.decided_by)}"] += 1
-        if record.kind == "topic_set":
+    record: Any  # the kind says which fields it has
+    for record, _, raw in records_of(disk, directory, note=note):
+        kind = KIND_OF[type(record)]
+        message = message_in(record, raw)
+        if kind == "topic_set":
             topics[record.topic_id] = record.name
-        elif record.message is not None and record.topic_id >= 0:
-            topics[record.topic_id] = record.message.topic
-        for fields in batches.take(record):
-            yield Logged(t_us=t_us, by=by, **fields)
-        yield Logged(t_us=t_us, by=by, offset=record.offset, **_fields(record, topics, batches))
+        elif message is not None:
+            topics[getattr(record, "half", record).topic_id] = message.topic
+        for fields in batches.take(record, raw):
+            yield Logged(t_us=t_us, by=by, kind="batched", **fields)
+        fields = _fields(kind, record, message, topics, batches)
+        if counts is not None:
+            counts[kind] += 1
+            if kind in _VERDICTS:
+                counts[f"verdict by {_decider(record)}"] += 1
+        yield Logged(t_us=t_us, by=by, offset=record.offset, **fields)
 
 
 class _HalfBatches:
     """The messages of undecided half batches, and the queries whose batches are decided without requests of clients."""
 
     def __init__(self) -> None:
-        #: By half index; a copy replaces what it copies.
-        self._undecided: dict[int, tuple[_Message, ...]] = {}
+        #: By half index, the fields of an event for each message, and where it is in the record; a copy replaces what it copies.
+        self._undecided: dict[int, list[tuple[int, dict[str, Any]]]] = {}
         #: Offset of the first record; -1: none yet.
         self._first = -1
         #: (producer group, query)
         self._queries: set[tuple[str, str]] = set()
 
-    def take(self, record: _Record) -> Iterator[dict[str, Any]]:
+    def take(self, record: Record, raw: memoryview) -> Iterator[dict[str, Any]]:
         """Take a record in log order. Yields the fields of ``batched`` events, which come before that of the record."""
         if self._first < 0:
             self._first = record.offset
-        if record.kind in _HALF_BATCHES:
-            self._undecided[record.half_index] = record.content
-            if record.attempt:
-                self._queries.add((record.group, _query_of(record.tx_id)))
-        elif record.kind == "decided":
-            if record.digest:
-                self._queries.add((record.group, _query_of(record.tx_id)))
-            for ref in record.refs:
-                content = self._undecided.pop(ref.half_index, None)
-                # A killed broker may have removed one of two segments that a verdict ties together: both are trimmed.
-                if content is not None or ref.offset >= self._first:
-                    yield from _shown(ref, content, record)
-            for half_index in record.lost:
-                self._undecided.pop(half_index, None)
-        elif record.kind == "rolled_back":
-            for half_index in record.half_indexes:
-                self._undecided.pop(half_index, None)
-        elif record.kind == "base":
-            fields = record.payload if isinstance(record.payload, list) else []
-            for name, group, *_ in (*fields[_QUERIES_IN_BASE:], ())[0]:
-                self._queries.add((group, name))
+        match record:
+            case HalfBatch() | CopiedHalfBatch():
+                half = record if isinstance(record, HalfBatch) else record.half
+                self._undecided[half.half_index] = [(at, _of_message(one)) for at, one in messages_in(raw)]
+                if half.batch is not None and half.batch.attempt:
+                    self._queries.add((record.group, _query_of(record.tx_id)))
+            case Decided():
+                if record.digest:
+                    self._queries.add((record.group, _query_of(record.tx_id)))
+                for ref in record.refs:
+                    content = self._undecided.pop(ref.half_index, None)
+                    # A killed broker may have removed one of two segments that a verdict ties together: both are trimmed.
+                    if content is not None or ref.offset >= self._first:
+                        yield from _shown(ref, content, record)
+                for half_index in record.lost:
+                    self._undecided.pop(half_index, None)
+            case RolledBack():
+                for half_index in record.half_indexes:
+                    self._undecided.pop(half_index, None)
+            case Base():
+                self._queries.update(_queries_in(record))
 
-    def is_of_query(self, record: _Record) -> bool:
+    def is_of_query(self, record: Any) -> bool:
         """Whether ``record`` is a verdict on a batch of a query."""
         return (record.group, _query_of(record.tx_id)) in self._queries
+
+
+def _queries_in(base: Base) -> set[tuple[str, str]]:
+    """(producer group, name) of the queries in the state that the payload of ``base`` has; none if it is not one of ``core``."""
+    try:
+        fields = msgspec.msgpack.decode(base.payload)
+    except msgspec.DecodeError:
+        return set()
+    return {(group, name) for name, group, *_ in (*fields[_QUERIES_IN_BASE:], ())[0]}
 
 
 def _query_of(tx_id: str) -> str:
@@ -162,61 +130,63 @@ def _query_of(tx_id: str) -> str:
     return name if len(rest) == 2 else ""
 
 
-def _shown(ref: _Ref, content: tuple[_Message, ...] | None, record: _Record) -> Iterator[dict[str, Any]]:
+def _of_message(message: StoredMessage) -> dict[str, Any]:
+    properties = props.to_dict(message.properties)
+    return {
+        "message": properties.get(props.UNIQ_KEY, ""),
+        "topic": message.topic,
+        "queue": message.queue_id,
+        "crc": message.body_crc,
+        "key": properties.get(props.SHARDING_KEY, ""),
+    }
+
+
+def _shown(
+    ref: BatchRef, content: list[tuple[int, dict[str, Any]]] | None, record: Decided
+) -> Iterator[dict[str, Any]]:
     if content is None:
         raise InvariantViolated(
             f"the verdict at {record.offset} shows a half batch at {ref.offset}, which is not in the log before it"
         )
-    for number, message in enumerate(content):
-        yield {
-            "kind": "batched",
-            "offset": ref.offset + message.at,
-            "group": record.group,
-            "tx": record.tx_id,
-            "message": message.properties.get("UNIQ_KEY", ""),
-            "topic": message.topic,
-            "queue": message.queue_id,
-            # A delayed message gets its place when it is released.
-            "queue_offset": ref.queue_offset + number if ref.queue_offset >= 0 else -1,
-            "crc": message.body_crc,
-            "key": message.properties.get("__SHARDINGKEY", ""),
-        }
+    for number, (at, fields) in enumerate(content):
+        # A delayed message gets its place when it is released.
+        queue_offset = ref.queue_offset + number if ref.queue_offset >= 0 else -1
+        place = {"offset": ref.offset + at, "queue_offset": queue_offset}
+        yield {"group": record.group, "tx": record.tx_id, **place, **fields}
 
 
-def _fields(record: _Record, topics: dict[int, str], batches: _HalfBatches) -> dict[str, Any]:
-    message = record.message
-    if message is not None and record.kind in ("message", *_HALVES):
-        half = _HALVES.get(record.kind)
+def _decider(record: Any) -> str:
+    """Who decided, by the name in histories: the log calls an application that decided for itself ``producer``."""
+    return "application" if record.decided_by == DecidedBy.PRODUCER else name_of(DecidedBy, record.decided_by)
+
+
+def _fields(
+    kind: str, record: Any, message: StoredMessage | None, topics: dict[int, str], batches: _HalfBatches
+) -> dict[str, Any]:
+    if kind in _MESSAGES:
+        assert message is not None
+        fields = _of_message(message)
+        if kind == "message":
+            return {"kind": kind, "queue_offset": message.queue_offset, **fields}
+        # A half stores its half index in place of the queue offset.
+        half = getattr(record, "half", record)
+        return {"kind": _MESSAGES[kind], "group": record.group, "tx": record.tx_id, "index": half.index, **fields}
+    if kind in _VERDICTS:
+        single = record.refs if kind == "committed" else ()
         return {
-            "kind": half or "message",
+            "kind": _VERDICTS[kind],
             "group": record.group,
             "tx": record.tx_id,
-            "index": record.index,
-            "message": message.properties.get("UNIQ_KEY", ""),
-            "topic": message.topic,
-            "queue": message.queue_id,
-            # A half stores its half index in this field.
-            "queue_offset": -1 if half else message.queue_offset,
-            "crc": message.body_crc,
-            "key": message.properties.get("__SHARDINGKEY", ""),
-        }
-    if record.kind in _VERDICTS:
-        by = _DECIDED_BY.get(record.decided_by, record.decided_by)
-        single = record.refs if record.kind == "committed" else ()
-        return {
-            "kind": _VERDICTS[record.kind],
-            "group": record.group,
-            "tx": record.tx_id,
-            "decided_by": "query" if batches.is_of_query(record) else by,
+            "decided_by": "query" if batches.is_of_query(record) else _decider(record),
             "shown": tuple(
                 (topics.get(ref.topic_id, f"topic {ref.topic_id}"), ref.queue_id, ref.queue_offset, ref.offset)
                 for ref in single
             ),
         }
-    if record.kind == "trim":
+    if kind == "trim":
         return {"kind": "trim", "log_start": record.log_start}
-    if record.kind not in _NOT_COMPARED:
-        raise InvariantViolated(f"nothing says how a record of kind {record.kind!r} appears in a history")
+    if kind not in _NOT_COMPARED:
+        raise InvariantViolated(f"nothing says how a record of kind {kind!r} appears in a history")
     return {"kind": "other"}
 
 

@@ -12,35 +12,24 @@ The summary row::
 
     tx, SUMMARY, message, index, topic, asked at, place, queues asked, ok at, place, log offset of the ok,
         settled: (verdict, at, place, position)..., may exist, place where it is listed,
-        seen at, place, queue, queue offset, log offset seen, readers, store time, log offsets, place in the log,
+        seen at, place, queue, queue offset, readers, store time, log offsets, place in the log,
         sharding key, delayed, reported at several places or at a wrong one
 
-A message of an outbox has an ``outbox.WrittenMessage`` instead. If it was sent as a half message before, that one has a summary, and is
+A message of an outbox has an ``WrittenMessage`` instead. If it was sent as a half message before, that one has a summary, and is
 visible if it was seen with that transaction.
 
 Unknown times are ``FAR``, unknown numbers -1, and missing places 0.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
 
 from halfmq.testing.history import power_loss
-from halfmq.testing.history.due import check_due
-from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts
-from halfmq.testing.history.order import Places
-from halfmq.testing.history.outbox import WrittenMessage
-from halfmq.testing.history.report import (
-    AT_DURABLE_LOG,
-    AT_DURABLE_RESTART,
-    AT_FALLBACK,
-    AT_HANDLED,
-    AT_MISSED,
-    AT_ONCE,
-    AT_OUTBOX_PHANTOM,
-    AT_PHANTOM,
-    Findings,
-)
+from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts, WrittenMessage
+from halfmq.testing.history.order import Places, check_due
+from halfmq.testing.history.report import At, Findings
 from halfmq.testing.history.scan import (
     ASKED,
     DECIDED,
@@ -69,17 +58,16 @@ _AT_MOST: Final = 4
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
+@dataclass(slots=True)
 class Sightings:
     """Where and when one message was received first, and by which readers."""
 
-    __slots__ = ("at", "offset", "place", "queue", "readers", "store_time", "us")
-
-    def __init__(self) -> None:
-        self.us = FAR
-        self.place = 0
-        self.queue = self.at = self.offset = -1
-        self.readers: tuple[int, ...] = ()
-        self.store_time = 0
+    us: int = FAR
+    place: int = 0
+    queue: int = -1
+    at: int = -1
+    store_time: int = 0
+    readers: tuple[int, ...] = ()
 
 
 _NEVER: Final = Sightings()
@@ -157,12 +145,12 @@ class Messages:
                 return
             seen, listed = _NEVER, None
         if seen.us < FAR or logs:
-            self._examined[AT_ONCE] += 1
+            self._examined[At.ONCE] += 1
             if seen.us < FAR:
-                self._examined[AT_PHANTOM] += 1
+                self._examined[At.MESSAGE_PHANTOM] += 1
                 if seen.us < asked_us and first is not None:
                     self._findings.add(
-                        AT_PHANTOM, key, message, "it was seen before anybody sent it", (seen.place, first[3])
+                        At.MESSAGE_PHANTOM, key, message, "it was seen before anybody sent it", (seen.place, first[3])
                     )
             self._same_body(key, message, asks, seens, logs)
             several = self._one_place(key, message, asks, seens, logs)
@@ -183,12 +171,11 @@ class Messages:
         seen = Sightings()
         not_judged, names = self._facts.not_judged, self._facts.queue_names
         for row in seens:
-            _, _, us, place, reader, queue, at, offset, store_time, *_ = row
+            _, _, us, place, reader, queue, at, _, store_time, *_ = row
             if queue in not_judged:
                 continue
             if us < seen.us or (us == seen.us and (names[queue], at) < (names[seen.queue], seen.at)):
-                seen.us, seen.place, seen.queue, seen.at = us, place, queue, at
-                seen.offset, seen.store_time = offset, store_time
+                seen.us, seen.place, seen.queue, seen.at, seen.store_time = us, place, queue, at, store_time
             if reader not in seen.readers:
                 seen.readers += (reader,)
         return seen
@@ -196,11 +183,11 @@ class Messages:
     def _handled_once(self, message: str, handled: list[Row]) -> None:
         """Of each consumer group at most one transaction committed that handled it: inbox row and effect are one unit."""
         for consumer in sorted({row[3] for row in handled}):
-            self._examined[AT_HANDLED] += 1
+            self._examined[At.HANDLED] += 1
             units = [row for row in handled if row[3] == consumer]
             if len({row[4:] for row in units}) > 1:
                 text = f"{len(units)} transactions of {consumer} that handled it committed"
-                self._findings.add(AT_HANDLED, tx_key(*units[0][4:]), message, text, [row[2] for row in units])
+                self._findings.add(At.HANDLED, tx_key(*units[0][4:]), message, text, [row[2] for row in units])
 
     # --- all messages ---------------------------------------------------------------------------------------------
 
@@ -209,23 +196,23 @@ class Messages:
         places = [row[3] for row in seens if row[5] not in not_judged]
         in_log = [row for row in logs if row[3] == LOG_MESSAGE and row[5] not in not_judged]
         if places or in_log:
-            self._examined[AT_PHANTOM] += 1
+            self._examined[At.MESSAGE_PHANTOM] += 1
             tx = min((row[10] for row in seens), default="")
             where = "seen" if places else "in the log"
             self._findings.add(
-                AT_PHANTOM, tx and tx_key("", tx), message, f"it was {where}, but nobody sent it",
+                At.MESSAGE_PHANTOM, tx and tx_key("", tx), message, f"it was {where}, but nobody sent it",
                 [*places, *(row[2] for row in in_log)],
             )  # fmt: skip
 
     def _only_logged(self, message: str, seens: list[Row], seen: Sightings, logs: list[Row]) -> None:
         """A verdict in the log shows it."""
-        self._examined[AT_ONCE] += 1
-        self._examined[AT_PHANTOM] += seen.us < FAR
+        self._examined[At.ONCE] += 1
+        self._examined[At.MESSAGE_PHANTOM] += seen.us < FAR
         bodies = {row[7] & _CRC_MASK for row in logs if row[7]}
         wrong = [row[3] for row in seens if row[9] and bodies and row[9] & _CRC_MASK not in bodies]
         if wrong:
             text = "its body differs from the one in the log"
-            self._findings.add(AT_PHANTOM, "", message, text, [*wrong, *(row[2] for row in logs)])
+            self._findings.add(At.MESSAGE_PHANTOM, "", message, text, [*wrong, *(row[2] for row in logs)])
         elif not self._one_place("", message, [], seens, logs) and not self._elsewhere(message, seen, logs):
             self._missed_in_log(message, seen, logs)
             row = next(row for row in logs if row[3] == LOG_BATCHED)
@@ -246,7 +233,7 @@ class Messages:
             if (seen.queue, seen.at) != (row[5], at):
                 names = self._facts.queue_text
                 text = f"the log has it at {names(row[5], at)}, it was seen at {names(seen.queue, seen.at)}"
-                self._findings.add(AT_ONCE, "", message, text, (row[2], seen.place))
+                self._findings.add(At.ONCE, "", message, text, (row[2], seen.place))
                 return True
         return False
 
@@ -256,11 +243,11 @@ class Messages:
             reads = self._facts.reads.get(row[5], ()) if row[3] == LOG_BATCHED else ()
             for read in reads:
                 if read.first <= row[6] < read.end:
-                    self._examined[AT_MISSED] += 1
+                    self._examined[At.MISSED] += 1
                     if seen.us == FAR:
                         reader = self._facts.reader_names[read.reader]
                         text = f"the log shows it, and {reader}, which read everything, never received it"
-                        self._findings.add(AT_MISSED, "", message, text, (row[2], read.place))
+                        self._findings.add(At.MISSED, "", message, text, (row[2], read.place))
                         return True
         return False
 
@@ -270,10 +257,12 @@ class Messages:
         in_log = [row[2] for row in logs if row[3] in _IN_QUEUE and row[5] not in not_judged]
         if seen.us == FAR and not in_log:
             return False
-        self._examined[AT_PHANTOM] += 1
+        self._examined[At.MESSAGE_PHANTOM] += 1
         where = "seen" if seen.us < FAR else "in the log"
         text = f"it was {where}, but every request to send it was refused"
-        self._findings.add(AT_PHANTOM, key, message, text, [seen.place, *(row[5] for row in asks[:_AT_MOST]), *in_log])
+        self._findings.add(
+            At.MESSAGE_PHANTOM, key, message, text, [seen.place, *(row[5] for row in asks[:_AT_MOST]), *in_log]
+        )
         return True
 
     def _same_body(self, key: str, message: str, asks: list[Row], seens: list[Row], logs: list[Row]) -> None:
@@ -283,7 +272,7 @@ class Messages:
             wrong += [row[2] for row in logs if row[7] and row[7] & _CRC_MASK not in sent]
             if wrong:
                 self._findings.add(
-                    AT_PHANTOM, key, message, "its body differs from every body sent", [asks[0][3], *wrong]
+                    At.MESSAGE_PHANTOM, key, message, "its body differs from every body sent", [asks[0][3], *wrong]
                 )
                 return
         if len(seens) < 2:
@@ -291,7 +280,11 @@ class Messages:
         bodies = {row[9] & _CRC_MASK: row[3] for row in sorted(seens, key=_time_and_place, reverse=True) if row[9]}
         if len(bodies) > 1:  # which body was sent is unknown, but only one can be right
             self._findings.add(
-                AT_PHANTOM, key, message, f"it was seen with {len(bodies)} different bodies", list(bodies.values())
+                At.MESSAGE_PHANTOM,
+                key,
+                message,
+                f"it was seen with {len(bodies)} different bodies",
+                list(bodies.values()),
             )
 
     def _as_sent(self, key: str, message: str, asks: list[Row], seens: list[Row]) -> bool:
@@ -308,7 +301,9 @@ class Messages:
                 ask = asks[0]
                 there = _what(topic, queue, *row[10:])
                 text = f"it was seen in {there}, but sent to {_what(ask[10], ask[11], ask[8], ask[9], ask[13])}"
-                self._findings.add(AT_PHANTOM, key, message, text, [row[3], *(one[3] for one in asks[:_AT_MOST])])
+                self._findings.add(
+                    At.MESSAGE_PHANTOM, key, message, text, [row[3], *(one[3] for one in asks[:_AT_MOST])]
+                )
                 return False
         return True
 
@@ -330,13 +325,13 @@ class Messages:
                 text = f"it is at {len(found)} places, sent {len(asks)} x: {where}"
                 places = [row[3] for row in found.values()][:_AT_MOST]
                 places += [row[3] for row in sorted(asks, key=itemgetter(2))[:_AT_MOST]]
-                self._findings.add(AT_ONCE, key, message, text, places)
+                self._findings.add(At.ONCE, key, message, text, places)
                 return True
         if len(logs) > 1:
             records = {row[4]: row[2] for row in logs if row[3] in (*_IN_QUEUE, LOG_HALF) and row[5] not in not_judged}
             if len(records) > 1:
                 text = f"it is {len(records)} times in the log: {_some([f'at {one}' for one in sorted(records)])}"
-                self._findings.add(AT_ONCE, key, message, text, [records[one] for one in sorted(records)])
+                self._findings.add(At.ONCE, key, message, text, [records[one] for one in sorted(records)])
                 return True
         return False
 
@@ -373,7 +368,7 @@ class Messages:
             topic = self._facts.queue_names[seen.queue][0]
         self._transactions.add(
             (key, SUMMARY, message, index, topic, asked_us, asked_place, queues, ok_us, ok_place, ok_offset, settled,
-             may_exist, 0 if listed is None else listed[2], seen.us, seen.place, seen.queue, seen.at, seen.offset,
+             may_exist, 0 if listed is None else listed[2], seen.us, seen.place, seen.queue, seen.at,
              seen.readers, seen.store_time, tuple([row[4] for row in logs]), logs[0][2] if logs else 0, sharding_key, delay, several)
         )  # fmt: skip
         if ok_offset >= 0:
@@ -381,13 +376,10 @@ class Messages:
 
     def _two_answers(self, key: str, message: str, ok_us: int, ok_place: int, row: Row) -> None:
         """The same half was acknowledged at two log offsets."""
-        first_us, then_us = sorted((ok_us, row[4]))
-        if self._facts.restarted_between(first_us, then_us):
-            text = "it was acknowledged at another log offset after the broker restarted"
-            self._findings.add(AT_DURABLE_RESTART, key, message, text, (ok_place, row[5]))
-        else:
-            text = "it was acknowledged at two log offsets"
-            self._findings.add(AT_ONCE, key, message, text, (ok_place, row[5]))
+        restart = self._facts.restarted_between(*sorted((ok_us, row[4])))
+        where = "another log offset after the broker restarted" if restart else "two log offsets"
+        check = At.DURABLE_RESTART if restart else At.ONCE
+        self._findings.add(check, key, message, f"it was acknowledged at {where}", (ok_place, row[5]))
 
     # --- messages of an outbox ------------------------------------------------------------------------------------
 
@@ -400,7 +392,7 @@ class Messages:
         group, tx, topic, sharding_key, delay = written[7], written[8], written[10], written[13], written[14]
         key = tx_key(group, tx)
         if asks:
-            self._examined[AT_FALLBACK] += 1
+            self._examined[At.FALLBACK] += 1
             first = min(asks, key=_time_and_place)
             halves = {row[8] for row in asks}
             seen = self._sightings([row for row in seens if row[10] in halves])
@@ -415,15 +407,15 @@ class Messages:
             if sharding_key:
                 self.stopped_keys.add((group, sharding_key))
         if seens:
-            self._examined[AT_OUTBOX_PHANTOM] += 1
+            self._examined[At.OUTBOX_PHANTOM] += 1
             if seen.us < written[2]:
                 text = "it was seen before anybody wrote it"
-                self._findings.add(AT_OUTBOX_PHANTOM, key, message, text, (seen.place, written[3]))
+                self._findings.add(At.OUTBOX_PHANTOM, key, message, text, (seen.place, written[3]))
             self._same_body(key, message, [written], seens, [])
             if group in facts.at_least_once:
                 self._findings.duplicates += len({(row[5], row[6]) for row in seens}) - 1
             else:
-                self._examined[AT_ONCE] += 1
+                self._examined[At.ONCE] += 1
                 named = self._one_place(key, message, [written], seens, []) or named
             named = not self._as_sent(key, message, [written], seens) or named
         at = min((row[6] for row in seens if row[5] == seen.queue), default=-1)
@@ -456,7 +448,7 @@ class Messages:
         named = held and seen.us < FAR and (withdrawn or seen.us < requested_us)
         if named:
             text = f"it was seen, but {'it was withdrawn' if withdrawn else 'nobody had confirmed it'}"
-            self._findings.add(AT_OUTBOX_PHANTOM, key, message, text, places)
+            self._findings.add(At.OUTBOX_PHANTOM, key, message, text, places)
         return named, confirmed_us, given_up
 
     # --- plain messages -------------------------------------------------------------------------------------------
@@ -502,15 +494,12 @@ class Messages:
             else:
                 then_queue, then_at, then_us, then_place = *acked[-1][:2], acked[-1][2][4], acked[-1][2][5]
             restart = facts.restarted_between(row[4], then_us)
-            self._examined[AT_DURABLE_RESTART] += restart
+            self._examined[At.DURABLE_RESTART] += restart
             if (acked_queue, acked_at) == (then_queue, then_at):
                 continue
             where = f"{facts.queue_text(acked_queue, acked_at)}, but was at {facts.queue_text(then_queue, then_at)}"
-            if restart:
-                text = f"it was acknowledged at {where} after the broker restarted"
-                self._findings.add(AT_DURABLE_RESTART, "", message, text, (row[5], then_place))
-            else:
-                self._findings.add(AT_ONCE, "", message, f"it was acknowledged at {where}", (row[5], then_place))
+            text = f"it was acknowledged at {where}{' after the broker restarted' * restart}"
+            self._findings.add(At.DURABLE_RESTART if restart else At.ONCE, "", message, text, (row[5], then_place))
             return True
         return False
 
@@ -526,18 +515,18 @@ class Messages:
                 restart = facts.restarted_between(one[4], row[4])
                 text = f"it was acknowledged at {facts.queue_text(queue, at)} and log offset {one[15]}, and then at log offset {row[15]}"
                 text += " after the broker restarted" if restart else ""
-                self._findings.add(AT_DURABLE_RESTART if restart else AT_ONCE, "", message, text, (one[5], row[5]))
+                self._findings.add(At.DURABLE_RESTART if restart else At.ONCE, "", message, text, (one[5], row[5]))
                 return True
         return False
 
     def _left_the_log(self, message: str, ok_offset: int, ok_place: int, logs: list[Row]) -> bool:
         if ok_offset < 0 or not self._facts.log_must_have(ok_offset):
             return False
-        self._examined[AT_DURABLE_LOG] += 1
+        self._examined[At.DURABLE_LOG] += 1
         if any(row[4] == ok_offset for row in logs):
             return False
-        text = f"it was acknowledged at log offset {ok_offset}; the log has {_records(logs)}"
-        self._findings.add(AT_DURABLE_LOG, "", message, text, [ok_place, *(row[2] for row in logs)])
+        text = f"it was acknowledged at log offset {ok_offset}; the log has {records_at([row[4] for row in logs])}"
+        self._findings.add(At.DURABLE_LOG, "", message, text, [ok_place, *(row[2] for row in logs)])
         return True
 
     def _missed(self, message: str, asks: list[Row], topic: str, ok: Row, acked: list[tuple[int, int, Row]]) -> bool:
@@ -550,14 +539,12 @@ class Messages:
         if read is None:
             return False
         reader = facts.reader_names[read.reader]
-        if facts.restarted_between(ok[4], read.since_us):
-            self._examined[AT_DURABLE_RESTART] += 1
-            text = f"it was acknowledged, the broker restarted, and {reader}, which read everything, never received it"
-            self._findings.add(AT_DURABLE_RESTART, "", message, text, (ok[3], ok[5], read.place))
-        else:
-            self._examined[AT_MISSED] += 1
-            text = f"it was acknowledged, and {reader}, which read everything, never received it"
-            self._findings.add(AT_MISSED, "", message, text, (ok[3], ok[5], read.place))
+        restart = facts.restarted_between(ok[4], read.since_us)
+        check = At.DURABLE_RESTART if restart else At.MISSED
+        self._examined[check] += 1
+        since = "the broker restarted, and " if restart else "and "
+        text = f"it was acknowledged, {since}{reader}, which read everything, never received it"
+        self._findings.add(check, "", message, text, (ok[3], ok[5], read.place))
         return True
 
 
@@ -587,5 +574,6 @@ def _some(texts: list[str]) -> str:
     return ", ".join(texts[:_AT_MOST]) + more
 
 
-def _records(logs: list[Row]) -> str:
-    return "it at " + _some([str(row[4]) for row in logs]) if logs else "no record of it"
+def records_at(offsets: Sequence[int]) -> str:
+    """Where the log has a message: for "the log has ..."."""
+    return "it at " + _some([str(offset) for offset in offsets]) if offsets else "no record of it"

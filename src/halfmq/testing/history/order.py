@@ -13,16 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts
-from halfmq.testing.history.report import (
-    AT_DURABLE_RESTART,
-    AT_KEYS,
-    AT_ORDER,
-    AT_OUTBOX_ORDER,
-    AT_READERS,
-    AT_TIME,
-    Findings,
-    transaction_name,
-)
+from halfmq.testing.history.report import At, Findings, transaction_name
 from halfmq.testing.history.tables import Row, SortedTable, Tables
 
 #: Indexes in a row of ``Places``.
@@ -30,8 +21,8 @@ from halfmq.testing.history.tables import Row, SortedTable, Tables
     _QUEUE, _AT, _MESSAGE, _ASKED_US, _KNOWN_US, _POSITION, _ASKED_PLACE, _KNOWN_PLACE, _TX, _KEY, _READERS, _STORE_TIME,
     _SEEN_US, _SEEN_PLACE,
 ) = range(14)  # fmt: skip
-
-
+#: Tolerance: RocketMQ's timers have a resolution of one second, and the broker's clock may run slightly faster.
+SLACK_US: Final = 1_000_000
 _ADD_KEY: Final = """
     INSERT INTO queues VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
     SET message = excluded.message, tx = excluded.tx, place = excluded.place WHERE excluded.place < place"""
@@ -128,19 +119,19 @@ class Order:
                     store_time, time_of = row_time, row
             if readers:
                 for read in reads:
-                    self._examined[AT_READERS] += 1
+                    self._examined[At.READERS] += 1
                     if read.reader not in readers and read.first <= at and known_us <= read.since_us:
                         self._not_read(read, row)
         self._report_late()
-        self._examined[AT_ORDER] += looked
-        self._examined[AT_TIME] += times
+        self._examined[At.ORDER] += looked
+        self._examined[At.TIME] += times
 
     def judge_keys(self, database: sqlite3.Connection) -> None:
         """Check that each sharding key of a topic is in one queue."""
         for topic, key, first, then, first_place, message, tx, place in database.execute(_KEYS_IN_TWO_QUEUES):
             text = f"sharding key {key!r} of {topic} is in queue {first} and in queue {then}"
-            self._findings.add(AT_KEYS, tx, message, text, (first_place, place))
-        self._examined[AT_KEYS] += database.execute(
+            self._findings.add(At.KEYS, tx, message, text, (first_place, place))
+        self._examined[At.KEYS] += database.execute(
             "SELECT count(*) FROM (SELECT DISTINCT topic, key FROM queues)"
         ).fetchone()[0]
 
@@ -149,15 +140,15 @@ class Order:
         queue, key, first_asked = -1, "", -1
         first: Row = ()
         for row_queue, row_key, _, row in commits:
-            self._examined[AT_OUTBOX_ORDER] += 1
+            self._examined[At.OUTBOX_ORDER] += 1
             if (row_queue, row_key) != (queue, key):
-                self._report_late(AT_OUTBOX_ORDER)
+                self._report_late(At.OUTBOX_ORDER)
                 queue, key, first_asked = row_queue, row_key, -1
             if row[_KNOWN_US] < first_asked:
                 self._note_late(first, row)
             if row[_ASKED_US] > first_asked:
                 first_asked, first = row[_ASKED_US], row
-        self._report_late(AT_OUTBOX_ORDER)
+        self._report_late(At.OUTBOX_ORDER)
 
     # --- violations -----------------------------------------------------------------------------------------------
 
@@ -169,14 +160,14 @@ class Order:
             self._report_late()
             self._late = (first, row, 1)
 
-    def _report_late(self, check: int = AT_ORDER) -> None:
+    def _report_late(self, check: int = At.ORDER) -> None:
         if self._late is None:
             return
         first, row, count = self._late
         self._late = None
         more = f", and so are {count - 1} others" if count > 1 else ""
         key = f", both with sharding key {row[_KEY]!r}" if row[_KEY] and row[_KEY] == first[_KEY] else ""
-        existed, requested = ("existed", "requested") if check == AT_ORDER else ("was committed", "written")
+        existed, requested = ("existed", "requested") if check == At.ORDER else ("was committed", "written")
         text = (
             f"{self._name(row)} {existed} at {row[_KNOWN_US]:,} us, before {self._name(first)} was {requested} at "
             f"{first[_ASKED_US]:,} us, but is after it: {self._where(first)} and {self._where(row)}{key}{more}"
@@ -193,14 +184,14 @@ class Order:
             f"{first[_POSITION]}: {self._where(first)} and {self._where(row)}"
         )
         places = (first[_KNOWN_PLACE], first[_SEEN_PLACE], row[_KNOWN_PLACE], row[_SEEN_PLACE])
-        self._findings.add(AT_ORDER, row[_TX], row[_MESSAGE], text, places)
+        self._findings.add(At.ORDER, row[_TX], row[_MESSAGE], text, places)
 
     def _time_down(self, first: Row, row: Row) -> None:
         text = (
             f"its store time {row[_STORE_TIME]} ms is less than {first[_STORE_TIME]} ms of {self._name(first)}, which "
             f"precedes it: {self._where(first)} and {self._where(row)}"
         )
-        self._findings.add(AT_TIME, row[_TX], row[_MESSAGE], text, (first[_SEEN_PLACE], row[_SEEN_PLACE]))
+        self._findings.add(At.TIME, row[_TX], row[_MESSAGE], text, (first[_SEEN_PLACE], row[_SEEN_PLACE]))
 
     def _two_at_one_place(self, one: Row, two: Row) -> None:
         first, then = sorted((one, two), key=lambda row: (row[_KNOWN_US], row[_KNOWN_PLACE]))
@@ -209,13 +200,13 @@ class Order:
         if then[_KNOWN_US] < FAR and self._facts.restarted_between(first[_KNOWN_US], then[_KNOWN_US]):
             if not self._facts.acknowledgements_void:
                 text += " after the broker restarted"
-                self._findings.add(AT_DURABLE_RESTART, first[_TX], first[_MESSAGE], text, places)
+                self._findings.add(At.DURABLE_RESTART, first[_TX], first[_MESSAGE], text, places)
         else:
-            self._findings.add(AT_ORDER, first[_TX], first[_MESSAGE], text, places)
+            self._findings.add(At.ORDER, first[_TX], first[_MESSAGE], text, places)
 
     def _not_read(self, read: Any, row: Row) -> None:
         text = f"{self._facts.reader_names[read.reader]} read {self._where(row)} and did not receive it; others did"
-        self._findings.add(AT_READERS, row[_TX], row[_MESSAGE], text, (row[_SEEN_PLACE], read.place))
+        self._findings.add(At.READERS, row[_TX], row[_MESSAGE], text, (row[_SEEN_PLACE], read.place))
 
     def _where(self, row: Row) -> str:
         return self._facts.queue_text(row[_QUEUE], row[_AT])
@@ -224,3 +215,19 @@ class Order:
         if row[_MESSAGE]:
             return f"message {row[_MESSAGE]}"
         return f"the verdict of {transaction_name(row[_TX])}"
+
+
+def check_due(
+    facts: Facts, findings: Findings, tx: str, message: str, due_us: int, seen_us: int, places: tuple[int, ...]
+) -> None:
+    """Add a violation if a delayed message was received too early. ``due_us``: when it is due; ``places``: of the events to show.
+
+    The delay counts from the first request, for a half from the first COMMIT request: the broker cannot have started it earlier.
+    It uses its own clock, so nothing is checked after a clock step.
+    """
+    if seen_us >= facts.clock_stepped_us:
+        return
+    findings.examined[At.DUE] += 1
+    if seen_us < due_us - SLACK_US:
+        text = f"it was seen at {seen_us:,} us, {due_us - seen_us:,} us before it was due"
+        findings.add(At.DUE, tx, message, text, places)

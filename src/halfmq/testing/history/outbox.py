@@ -13,51 +13,10 @@ its sharding key in ``order.py``. Half messages of the same transaction must rol
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple, Protocol
 
-from halfmq.testing.history.facts import FAR, Facts
+from halfmq.testing.history.facts import FAR, Facts, TransactionFacts, WrittenMessage
 from halfmq.testing.history.order import Places
-from halfmq.testing.history.report import AT_OUTBOX_MISSED, AT_OUTBOX_PHANTOM, Findings
-
-
-class WrittenMessage(NamedTuple):
-    """A row for the third pass. Unknown times are ``FAR``, unknown numbers -1."""
-
-    key: str
-    #: ROW
-    kind: int
-    message: str
-    topic: str
-    written_us: int
-    place: int
-    sharding_key: str
-    delay_ms: int
-    #: Since when it was known to be confirmed; -1: it was not held.
-    confirmed_us: int
-    #: It is withdrawn, skipped or set aside, or somebody tried.
-    given_up: bool
-    #: The database lists it among the messages of its transaction.
-    listed: bool
-    seen_us: int
-    seen_place: int
-    queue: int
-    #: The first offset in this queue.
-    at: int
-    readers: tuple[int, ...]
-    store_time: int
-    #: A violation was reported, so that its place proves nothing.
-    named: bool
-
-
-class LocalOutcome(Protocol):
-    """How the local transaction ended; ``local`` is empty if that is not known."""
-
-    key: str
-    group: str
-    local: str
-    local_place: int
-    local_us: int
-    listing: int
+from halfmq.testing.history.report import At, Findings
 
 
 class OutboxMessages:
@@ -72,7 +31,7 @@ class OutboxMessages:
         self._places = places
         self._stopped_keys = stopped_keys
 
-    def judge(self, transaction: LocalOutcome, rows: Iterable[WrittenMessage]) -> None:
+    def judge(self, transaction: TransactionFacts, rows: Iterable[WrittenMessage]) -> None:
         """Check the messages of one transaction."""
         for row in rows:
             if not self._phantom(transaction, row):
@@ -83,7 +42,7 @@ class OutboxMessages:
                 if row.seen_us < FAR and not row.named and not row.delay_ms:
                     self._give_places(transaction, row, known_us)
 
-    def _phantom(self, transaction: LocalOutcome, row: WrittenMessage) -> bool:
+    def _phantom(self, transaction: TransactionFacts, row: WrittenMessage) -> bool:
         """Whether it must not be received."""
         if transaction.local == "ROLLED_BACK":
             why = "the database says ROLLED_BACK"
@@ -93,26 +52,26 @@ class OutboxMessages:
             return False
         if row.seen_us < FAR and not row.named:
             places = (row.place, transaction.local_place, row.seen_place)
-            self._findings.add(AT_OUTBOX_PHANTOM, row.key, row.message, f"it was seen, but {why}", places)
+            self._findings.add(At.OUTBOX_PHANTOM, row.key, row.message, f"it was seen, but {why}", places)
         return True
 
-    def _published(self, transaction: LocalOutcome, row: WrittenMessage) -> None:
+    def _published(self, transaction: TransactionFacts, row: WrittenMessage) -> None:
         """It had to be published before the history settled."""
         facts = self._facts
         if facts.acknowledgements_void or row.written_us <= facts.lost_us:
             return  # a power loss may have lost what the target confirmed
         if row.seen_us < FAR:
-            self._examined[AT_OUTBOX_MISSED] += row.queue in facts.reads
+            self._examined[At.OUTBOX_MISSED] += row.queue in facts.reads
             return
         read = facts.topic_was_read(row.topic, (-1,), facts.settled_us)
         if read is None:
             return
-        self._examined[AT_OUTBOX_MISSED] += 1
+        self._examined[At.OUTBOX_MISSED] += 1
         text = f"its transaction committed, and {facts.reader_names[read.reader]}, which read everything, never received it"
         places = (row.place, transaction.local_place, read.place)
-        self._findings.add(AT_OUTBOX_MISSED, row.key, row.message, text, places)
+        self._findings.add(At.OUTBOX_MISSED, row.key, row.message, text, places)
 
-    def _give_places(self, transaction: LocalOutcome, row: WrittenMessage, known_us: int) -> None:
+    def _give_places(self, transaction: TransactionFacts, row: WrittenMessage, known_us: int) -> None:
         order = (row.readers, row.store_time, row.seen_us, row.seen_place)
         # With a sharding key its commit decides about its order, not when it was written.
         written_us = -1 if row.sharding_key else row.written_us

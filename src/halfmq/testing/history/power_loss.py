@@ -6,6 +6,7 @@ acknowledgements at or after that offset prove nothing, and the offset is used a
     a response that names a place before that end   counts
     any other response                              is ignored, as if it had never arrived
     a finding of damage in a list                   is ignored; a report of an outcome, or a request to forget one, may be lost
+    a half of a coordinator                         counts as a response does
     a check                                         is ignored: it may have been for a transaction that is lost
     a received message                              counts if its reader read the queues to their end afterwards; other
                                                     readers may have received it before the power loss
@@ -25,6 +26,7 @@ from halfmq.testing.history.scan import (
     LOGGED,
     NO_ANSWER,
     OK,
+    PREPARED,
     REQUESTED,
     SEEN,
     SETTLED,
@@ -66,10 +68,12 @@ def of_transaction(facts: Facts, rows: list[Row]) -> list[Row]:
     for row in rows:
         kind = row[1]
         if kind == REQUESTED and row[8] in (OK, SETTLED) and facts.may_have_lost(row[2], row[10]):
-            kept.append((*row[:6], *_NO_RESPONSE))
+            kept.append((*row[:6], *_NO_RESPONSE, *row[11:]))
         elif kind == DAMAGE and facts.may_have_lost(row[2], -1):
             if row[4] != LISTED_FINDING:
                 kept.append((*row[:6], *_NO_REPORT))
+        elif kind == PREPARED and facts.may_have_lost(row[2], row[5]):
+            continue
         elif kind != CHECK or row[2] > facts.lost_us:
             kept.append(row)
     return kept

@@ -34,44 +34,54 @@ class Check(NamedTuple):
     what: str
 
 
-CHECKS: Final = (
-    Check(1, CHANGED, "transactions whose verdict was reported at least twice"),
-    Check(2, UNREQUESTED, "transactions whose verdict was reported"),
-    Check(2, UNREQUESTED, "requests of coordinators that succeeded, by their epochs"),
-    Check(2, UNREQUESTED, "global transactions whose branches ended"),
-    Check(2, PHANTOM, "messages that were seen, or are visible in the log"),
-    Check(2, PHANTOM, "messages of an outbox that were seen"),
-    Check(2, PHANTOM, "messages of an outbox that were sent as half messages before"),
-    Check(2, PHANTOM, "branches that ended"),
-    Check(2, PHANTOM, "transactions of which findings of damage were listed"),
-    Check(3, LOST, "messages that had to be visible in completely read queues"),
-    Check(3, LOST, "visible messages that a reader had to see"),
-    Check(3, LOST, "messages of an outbox that had to be visible in completely read queues"),
-    Check(
+#: All checks, in the order of the promises.
+CHECKS: Final[list[Check]] = []
+
+
+def _check(promise: int, kind: str, what: str) -> int:
+    CHECKS.append(Check(promise, kind, what))
+    return len(CHECKS) - 1
+
+
+class At:
+    """Index of each check in ``CHECKS`` and ``Findings.examined``."""
+
+    AGREEMENT: Final = _check(1, CHANGED, "transactions whose verdict was reported at least twice")
+    FENCED: Final = _check(1, CHANGED, "transactions that were fenced")
+    VALIDITY: Final = _check(2, UNREQUESTED, "transactions whose verdict was reported")
+    EPOCHS: Final = _check(2, UNREQUESTED, "requests of coordinators that were not refused, by their epochs")
+    EPOCHS_RISE: Final = _check(2, UNREQUESTED, "epochs that processes of coordinators got")
+    COORDINATED: Final = _check(2, UNREQUESTED, "transactions of coordinators whose verdict was reported")
+    BRANCH_VERDICT: Final = _check(2, UNREQUESTED, "global transactions whose branches ended")
+    MESSAGE_PHANTOM: Final = _check(2, PHANTOM, "messages that were seen, or are visible in the log")
+    OUTBOX_PHANTOM: Final = _check(2, PHANTOM, "messages of an outbox that were seen")
+    FALLBACK: Final = _check(2, PHANTOM, "messages of an outbox that were sent as half messages before")
+    BRANCH_ENDS: Final = _check(2, PHANTOM, "branches that ended")
+    DAMAGE_SAID: Final = _check(2, PHANTOM, "transactions of which findings of damage were listed")
+    MISSED: Final = _check(3, LOST, "messages that had to be visible in completely read queues")
+    READERS: Final = _check(3, LOST, "visible messages that a reader had to see")
+    OUTBOX_MISSED: Final = _check(3, LOST, "messages of an outbox that had to be visible in completely read queues")
+    DAMAGE_FOUND: Final = _check(
         3, LOST, "verdicts that contradicted a readable marker before the history settled, in later lists of findings"
-    ),
-    Check(3, DUPLICATE, "messages with a place in a queue or in the log"),
-    Check(3, DUPLICATE, "messages that consumers handled, each in a transaction"),
-    Check(3, DUPLICATE, "branches of global transactions"),
-    Check(3, DUPLICATE, "findings of damage in lists"),
-    Check(4, TORN, "transactions of several messages that became visible"),
-    Check(4, TORN, "global transactions of several branches"),
-    Check(5, NOT_DURABLE, "acknowledgements compared with the log"),
-    Check(5, NOT_DURABLE, "acknowledgements compared with the state after a restart"),
-    Check(5, NOT_DURABLE, "findings of damage that were known, in later lists"),
-    Check(7, STUCK, "transactions prepared before the history settled"),
-    Check(7, STUCK, "branches tried before the history settled"),
-    Check(8, REORDERED, "places in queues and in the log, by time of request and response"),
-    Check(8, REORDERED, "sharding keys, one queue each"),
-    Check(8, REORDERED, "messages of an outbox with a sharding key, by time of commit and writing"),
-    Check(8, REORDERED, "delayed messages, by due time and time of receipt"),
-    Check(9, REORDERED, "store times along queues"),
-)
-(
-    AT_AGREEMENT, AT_VALIDITY, AT_EPOCHS, AT_BRANCH_VERDICT, AT_PHANTOM, AT_OUTBOX_PHANTOM, AT_FALLBACK, AT_BRANCH_ENDS, AT_DAMAGE_SAID, AT_MISSED,
-    AT_READERS, AT_OUTBOX_MISSED, AT_DAMAGE_FOUND, AT_ONCE, AT_HANDLED, AT_BRANCH_CALLS, AT_DAMAGE_ONCE, AT_WHOLE, AT_BRANCHES_WHOLE,
-    AT_DURABLE_LOG, AT_DURABLE_RESTART, AT_DAMAGE_STAYS, AT_PROGRESS, AT_BRANCH_HELD, AT_ORDER, AT_KEYS, AT_OUTBOX_ORDER, AT_DUE, AT_TIME,
-) = range(len(CHECKS))  # fmt: skip
+    )
+    ONCE: Final = _check(3, DUPLICATE, "messages with a place in a queue or in the log")
+    HANDLED: Final = _check(3, DUPLICATE, "messages that consumers handled, each in a transaction")
+    BRANCH_CALLS: Final = _check(3, DUPLICATE, "branches of global transactions")
+    DAMAGE_ONCE: Final = _check(3, DUPLICATE, "findings of damage in lists")
+    WHOLE: Final = _check(4, TORN, "transactions of several messages that became visible")
+    BRANCHES_WHOLE: Final = _check(4, TORN, "global transactions of several branches")
+    DURABLE_LOG: Final = _check(5, NOT_DURABLE, "acknowledgements compared with the log")
+    DURABLE_RESTART: Final = _check(5, NOT_DURABLE, "acknowledgements compared with the state after a restart")
+    DAMAGE_STAYS: Final = _check(5, NOT_DURABLE, "findings of damage that were known, in later lists")
+    PROGRESS: Final = _check(7, STUCK, "transactions prepared before the history settled")
+    BRANCH_HELD: Final = _check(7, STUCK, "branches tried before the history settled")
+    ORDER: Final = _check(8, REORDERED, "places in queues and in the log, by time of request and response")
+    KEYS: Final = _check(8, REORDERED, "sharding keys, one queue each")
+    OUTBOX_ORDER: Final = _check(
+        8, REORDERED, "messages of an outbox with a sharding key, by time of commit and writing"
+    )
+    DUE: Final = _check(8, REORDERED, "delayed messages, by due time and time of receipt")
+    TIME: Final = _check(9, REORDERED, "store times along queues")
 
 
 def transaction_name(key: str) -> str:
@@ -102,7 +112,7 @@ class Violation(msgspec.Struct, frozen=True):
     kind: str
     #: Number in docs/promises.md.
     promise: int
-    #: ``group/id``; empty for a plain message.
+    #: ``group/id``; empty for a plain message, and for an epoch.
     transaction: str
     #: Unique id of the message; empty when it is about the whole transaction.
     message: str
@@ -112,7 +122,7 @@ class Violation(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """The violation for people, in several lines. Text of the history cannot begin one."""
         what = " ".join(part for part in (self.transaction, self.message and f"message {self.message}") if part)
-        lines = [f"{self.kind}: {what}", f"  {self.sentence} (promise {self.promise})"]
+        lines = [f"{self.kind}: {what}" if what else self.kind, f"  {self.sentence} (promise {self.promise})"]
         lines += [f"  {one.t_us:>16,} us  {one.by:<14} {one.where}  {one.text}" for one in self.events]
         return "\n".join(map(printable, lines))
 
@@ -186,7 +196,7 @@ class Finding(NamedTuple):
 
 
 class Findings:
-    """Collects violations, and counts examined items. ``examined`` is indexed by the ``AT_`` numbers."""
+    """Collects violations, and counts examined items. ``examined`` is indexed by ``At``."""
 
     def __init__(self) -> None:
         self.examined = [0] * len(CHECKS)
@@ -197,7 +207,7 @@ class Findings:
         self._serial = 0
 
     def add(self, check: int, tx: str, message: str, sentence: str, places: Sequence[int]) -> None:
-        """Add a violation. ``check``: an ``AT_`` number. ``places``: of the events that prove it, in any order; 0: none."""
+        """Add a violation. ``check``: one of ``At``. ``places``: of the events that prove it, in any order; 0: none."""
         promise, kind, _ = CHECKS[check]
         self.counts[kind] += 1
         shown = tuple(sorted({place for place in places if place > 0}))[:_EVENTS_MAX]

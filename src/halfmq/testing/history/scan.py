@@ -16,7 +16,8 @@ Rows for messages, by unique id (``messages``)::
 and for transactions, by group and id in one string (``transactions``)::
 
     tx, SUMMARY, ...                                           of a message, from messages.py
-    tx, REQUESTED, t, place, verdict, by whom, t answered, place, outcome, verdict answered, position
+    tx, REQUESTED, t, place, verdict, by whom, t answered, place, outcome, verdict answered, position, coordinator
+    tx, PREPARED, t, place, coordinator, log offset            a half of a coordinator, which was acknowledged
     tx, LOCAL,  place, outcome, number of messages listed, t, has a marker
     tx, CHECK,  t, place
     tx, RECORD, place, verdict, log offset, by whom, shown
@@ -79,6 +80,7 @@ STORED: Final = 5
 ROW: Final = 6
 BRANCH: Final = 7
 DAMAGE: Final = 8
+PREPARED: Final = 9
 
 #: What a row of damage is about: an outcome that was reported, a finding in a list, or a request to forget it.
 REPORTED: Final = 0
@@ -139,11 +141,11 @@ class Scan:
         for side in ("requests", "answers"):
             tables.database.execute(f"CREATE TABLE {side} (writer, op, place, event, PRIMARY KEY (writer, op, place))")
         self._take: dict[type, Callable[[Any, int], None]] = {
-            FileStarted: self._began,
+            FileStarted: self.facts.began,
             HalfSent: self._request,
             PlainSent: self._request,
             EndAsked: self._request,
-            EpochTaken: self._epoch,
+            EpochTaken: self.epochs.taken,
             OutcomeReported: self._request,
             DamageForgotten: self._request,
             DamageListed: self._damage_listed,
@@ -152,13 +154,13 @@ class Scan:
             OutboxWritten: self._written,
             BranchWritten: self._branch,
             CheckReceived: self._check,
-            CheckUnanswered: self._nothing,
+            CheckUnanswered: lambda event, place: None,
             Seen: self._seen,
-            QueueRead: self._queue_read,
+            QueueRead: self.facts.queue_read,
             Logged: self._logged,
-            Fault: self._fault,
-            Started: self._started,
-            Settled: self._settled,
+            Fault: self.facts.fault,
+            Started: self.facts.started,
+            Settled: self.facts.settled,
         }
 
     def block(self, block: Block, base: int) -> None:
@@ -254,8 +256,8 @@ class Scan:
             )
             return
         kind = type(request)
-        if kind is not PlainSent and request.epoch and outcome == OK:  # type: ignore[union-attr]
-            self.epochs.succeeded(request, place, answered_at)  # type: ignore[arg-type]
+        if kind is not PlainSent and request.epoch and outcome in (OK, SETTLED):  # type: ignore[union-attr]
+            self.epochs.executed(request, place, t2, answered_at)  # type: ignore[arg-type]
         if kind is EndAsked and request.message:
             self.messages.add(
                 (request.message, DECIDED, request.t_us, place, request.verdict, request.decided_by, t2, outcome)  # type: ignore[union-attr]
@@ -265,13 +267,15 @@ class Scan:
             key = f"{request.group}\n{request.tx}"  # type: ignore[union-attr]
             row: Row = (
                 key, REQUESTED, request.t_us, place, request.verdict, request.decided_by, t2, answered_at,  # type: ignore[union-attr]
-                outcome, verdict2, position2,
+                outcome, verdict2, position2, request.coordinator,  # type: ignore[union-attr]
             )  # fmt: skip
             self.transactions.add(row)
             return
         message = request.message
         if kind is HalfSent:
             group, tx, index = request.group, request.tx, request.index  # type: ignore[union-attr]
+            if request.coordinator and outcome == OK:  # type: ignore[union-attr]
+                self.transactions.add((f"{group}\n{tx}", PREPARED, request.t_us, place, request.coordinator, offset))  # type: ignore[union-attr]
         else:
             group, tx, index = "", "", 0
         row = (
@@ -349,24 +353,3 @@ class Scan:
     def _check(self, check: CheckReceived, place: int) -> None:
         key = f"{check.group}\n{check.tx}"
         self.transactions.add((key, CHECK, check.t_us, place))
-
-    def _epoch(self, taken: EpochTaken, place: int) -> None:
-        self.epochs.taken(taken, place)
-
-    def _nothing(self, event: AnyEvent, place: int) -> None:
-        pass
-
-    def _began(self, began: FileStarted, place: int) -> None:
-        self.facts.began(began)
-
-    def _queue_read(self, read: QueueRead, place: int) -> None:
-        self.facts.queue_read(read, place)
-
-    def _fault(self, fault: Fault, place: int) -> None:
-        self.facts.fault(fault)
-
-    def _started(self, started: Started, place: int) -> None:
-        self.facts.started(started)
-
-    def _settled(self, settled: Settled, place: int) -> None:
-        self.facts.settled(settled)

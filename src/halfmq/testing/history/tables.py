@@ -15,7 +15,7 @@ import msgspec
 Row = tuple[Any, ...]
 
 #: Memory of a block of events, of its rows, and of SQLite itself, bytes.
-_FIXED_BYTES: Final = 28 << 20
+_FIXED_BYTES: Final = 31 << 20
 #: A partition is grouped in memory, so this many times more rows than fit there can be grouped.
 _PARTITIONS: Final = 256
 

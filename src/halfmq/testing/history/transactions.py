@@ -12,33 +12,32 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 from halfmq.testing.history import power_loss
-from halfmq.testing.history.branches import Branches, BranchRow
-from halfmq.testing.history.damage import DamageFound, DamageRow
-from halfmq.testing.history.due import check_due
-from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts, Read
-from halfmq.testing.history.order import Places
-from halfmq.testing.history.outbox import OutboxMessages, WrittenMessage
-from halfmq.testing.history.report import (
-    AT_AGREEMENT,
-    AT_DURABLE_LOG,
-    AT_DURABLE_RESTART,
-    AT_MISSED,
-    AT_ONCE,
-    AT_PHANTOM,
-    AT_PROGRESS,
-    AT_VALIDITY,
-    AT_WHOLE,
-    Findings,
+from halfmq.testing.history.branches import Branches
+from halfmq.testing.history.damage import DamageFound
+from halfmq.testing.history.facts import (
+    FAR,
+    LOG_QUEUE,
+    BranchRow,
+    DamageRow,
+    Facts,
+    Read,
+    TransactionFacts,
+    WrittenMessage,
 )
+from halfmq.testing.history.messages import records_at
+from halfmq.testing.history.order import Places, check_due
+from halfmq.testing.history.outbox import OutboxMessages
+from halfmq.testing.history.report import At, Findings
 from halfmq.testing.history.scan import (
     BRANCH,
     CHECK,
     DAMAGE,
     LOCAL,
     OK,
+    PREPARED,
     RECORD,
     REFUSED,
     REQUESTED,
@@ -52,77 +51,80 @@ from halfmq.testing.history.tables import Row
 COMMITTED: Final = "COMMITTED"
 ROLLED_BACK: Final = "ROLLED_BACK"
 _VERDICTS: Final = (COMMITTED, ROLLED_BACK)
+#: Who may settle a transaction of a coordinator; empty: the log does not say who did.
+_OF_COORDINATOR: Final = ("coordinator", "operator", "policy", "")
 
 #: Indexes in a SUMMARY row; see messages.py.
 (
     _KEY, _, _MESSAGE, _INDEX, _TOPIC, _ASKED_US, _ASKED_PLACE, _QUEUES, _OK_US, _OK_PLACE, _OK_OFFSET, _SETTLED,
-    _MAY_EXIST, _LISTED, _SEEN_US, _SEEN_PLACE, _QUEUE, _AT, _SEEN_OFFSET, _READERS, _STORE_TIME, _LOG_OFFSETS,
+    _MAY_EXIST, _LISTED, _SEEN_US, _SEEN_PLACE, _QUEUE, _AT, _READERS, _STORE_TIME, _LOG_OFFSETS,
     _LOG_PLACE, _SHARDING, _DELAY, _SEVERAL,
-) = range(26)  # fmt: skip
+) = range(25)  # fmt: skip
 _by_index: Final = itemgetter(_INDEX, _MESSAGE)
 _by_sight: Final = itemgetter(_SEEN_US, _INDEX, _MESSAGE)
 _by_time: Final = itemgetter(1, 2)
 
 
-class TransactionFacts:
-    """The collected rows of one transaction."""
-
-    __slots__ = (
-        "acknowledged",
-        "attempted_us",
-        "checked_place",
-        "checked_us",
-        "contradicted",
-        "deciders",
-        "fell_back",
-        "first_seen",
-        "group",
-        "has_marker",
-        "key",
-        "listing",
-        "local",
-        "local_place",
-        "local_us",
-        "messages",
-        "records",
-        "request_place",
-        "requested_us",
-        "seen",
-        "stored",
-    )  # fmt: skip
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.group = key[: key.index("\n")]
-        self.messages: list[Row] = []
-        #: When each verdict was requested first, whatever the response.
-        self.attempted_us: dict[str, int] = {}
-        #: Time and place of the first request that was not refused. If all were refused: no time, and the place of the first one.
-        self.requested_us: dict[str, int] = {}
-        self.request_place: dict[str, int] = {}
-        #: (by whom, verdict) -> time of the first request that was not refused; those of policies too.
-        self.deciders: dict[tuple[str, str], int] = {}
-        #: What the database did, by reports that were not refused and by findings.
-        self.contradicted: set[str] = set()
-        #: (verdict, time, place, log position) of each acknowledgement.
-        self.acknowledged: list[Any] = []
-        #: RECORD rows.
-        self.records: list[Row] = []
-        #: STORED rows.
-        self.stored: list[Row] = []
-        self.local = ""
-        self.local_place = 0
-        self.local_us = FAR
-        self.has_marker = False
-        #: The number of messages that the database lists.
-        self.listing = 0
-        #: Its messages went to the outbox, so its half messages roll back, whatever became of the local transaction.
-        self.fell_back = False
-        self.checked_us = -1
-        self.checked_place = 0
-        #: Number of messages that were seen, and the one that was seen first.
-        self.seen = 0
-        self.first_seen: Row | None = None
+def _collected(key: str, rows: list[Row]) -> TransactionFacts:
+    """The facts that the rows of one transaction state."""
+    transaction = TransactionFacts(key, key[: key.index("\n")])
+    for row in rows:
+        kind = row[1]
+        if kind == SUMMARY:
+            transaction.messages.append(row)
+            if row[_SETTLED]:
+                transaction.acknowledged += row[_SETTLED]
+            if row[_SEEN_US] < FAR:
+                transaction.seen += 1
+                if transaction.first_seen is None or _by_sight(row) < _by_sight(transaction.first_seen):
+                    transaction.first_seen = row
+        elif kind == REQUESTED:
+            _, _, us, place, verdict, by, us2, place2, outcome, verdict2, position, coordinator = row
+            if outcome == OK:
+                transaction.acknowledged.append((verdict2 or verdict, us2, place2, position))
+            elif outcome == SETTLED and verdict2 is not None:
+                transaction.acknowledged.append((verdict2, us2, place2, position))
+            if outcome != REFUSED:
+                transaction.deciders[by, verdict] = min(us, transaction.deciders.get((by, verdict), FAR))
+                transaction.requests.append((verdict, us, place, by, coordinator))
+            if by == "fence" and outcome == OK and verdict2 != COMMITTED:
+                transaction.fenced = min((us2, place2, position), transaction.fenced or (FAR, 0, -1))
+            if by != "policy" and by != "fence":
+                transaction.attempted_us[verdict] = min(us, transaction.attempted_us.get(verdict, FAR))
+                if outcome == REFUSED:
+                    transaction.request_place.setdefault(verdict, place)
+                    continue
+                if us < transaction.requested_us.get(verdict, FAR):
+                    transaction.requested_us[verdict] = us
+                    transaction.request_place[verdict] = place
+        elif kind == LOCAL:
+            (_, _, transaction.local_place, transaction.local, transaction.listing, transaction.local_us,
+             transaction.has_marker) = row  # fmt: skip
+        elif kind == RECORD:
+            transaction.records.append(row)
+        elif kind == STORED:
+            transaction.stored.append(row)
+        elif kind == CHECK:
+            if row[2] > transaction.checked_us:
+                _, _, transaction.checked_us, transaction.checked_place = row
+        elif kind == PREPARED:
+            transaction.coordinators[row[4]] = min(row[3], transaction.coordinators.get(row[4], row[3]))
+        elif kind == BRANCH:
+            transaction.branches.append(BranchRow(*row))
+        elif kind == ROW:
+            transaction.written.append(WrittenMessage(*row))
+        elif kind == DAMAGE:
+            damage = DamageRow(*row)
+            transaction.damage.append(damage)
+            if damage.verdict:
+                transaction.acknowledged.append(
+                    (damage.verdict, damage.answered_us, damage.answered_place or damage.place, -1)
+                )
+            if damage.outcome != REFUSED:
+                transaction.contradicted.add(damage.said)
+    if len(transaction.messages) > 1:
+        transaction.messages.sort(key=_by_index)
+    return transaction
 
 
 class Transactions:
@@ -148,191 +150,15 @@ class Transactions:
                 rows = power_loss.of_transaction(facts, rows)
             if facts.relay_groups and key[: key.index("\n")] in facts.relay_groups:
                 continue
-            if not self._usual(key, rows):
-                transaction = self._story(key, rows)
-                branches = [BranchRow(*row) for row in rows if row[1] == BRANCH]
-                written = [WrittenMessage(*row) for row in rows if row[1] == ROW]
-                if branches:
-                    why_not = partial(self._why_no_end, transaction, is_written=bool(written))
-                    self._branches.judge(transaction, branches, why_not)
-                if written:
-                    self._outbox.judge(transaction, written)
-                    transaction.fell_back, transaction.local = True, ROLLED_BACK
-                if not self._transaction(transaction):
-                    damage = [DamageRow(*row) for row in rows if row[1] == DAMAGE]
-                    self._damage.judge(transaction, self._verdict(transaction), damage)
-
-    def _usual(self, key: str, rows: list[Row]) -> bool:
-        """Fast path for most transactions: one message, one verdict, no contradiction. False: it is not of that form, and nothing was done.
-
-        Has the same result as ``_transaction``; a test compares the two.
-        """
-        facts, examined = self._facts, self._examined
-        if facts.acknowledgements_void or not facts.atomic:
-            return False
-        verdict = local = ""
-        requested_us = acked_us = FAR
-        request_place = acked_place = acknowledgements = listing = 0
-        position = -1
-        summary: Row | None = None
-        record: Row | None = None
-        checked = False
-        for row in rows:
-            kind = row[1]
-            if kind == REQUESTED:
-                _, _, us, place, requested, by, us2, place2, outcome, reported, at = row
-                if (verdict and requested != verdict) or outcome > OK or by == "operator" or by == "policy":
-                    return False
-                verdict = requested
-                if us < requested_us:
-                    requested_us, request_place = us, place
-                if outcome == OK:
-                    acknowledgements += 1
-                    if (reported is not None and reported != requested) or (
-                        at >= 0 and position >= 0 and at != position
-                    ):
-                        return False
-                    if us2 < acked_us:
-                        acked_us, acked_place = us2, place2
-                    if at >= 0:
-                        position = at
-            elif kind == SUMMARY:
-                if summary is not None:
-                    return False
-                summary = row
-            elif kind == LOCAL:
-                _, _, _, local, listing, _, _ = row
-            elif kind == RECORD:
-                if record is not None:
-                    return False
-                record = row
-            elif kind in (STORED, ROW, BRANCH, DAMAGE):
-                return False
-            else:
-                checked = True
-        if summary is None or not verdict or (local and local != verdict):
-            return False
-        (_, _, message, _, _, asked_us, _, _, _, _, ok_offset, settled, _, listed, seen_us, seen_place, queue, at, _,
-         readers, store_time, log_offsets, _, sharding_key, delay, several) = summary  # fmt: skip
-        if settled or delay or several or (listing and not listed) or queue in facts.not_judged:
-            return False
-        seen = seen_us < FAR
-        if seen != (verdict == COMMITTED) or (seen and seen_us < requested_us):
-            return False
-        group = key[: key.index("\n")]
-        if group in facts.policy_groups:
-            return False
-        if record is not None:
-            if not self._agrees(record, verdict, position, queue, at, ok_offset, log_offsets):
-                return False
-        elif (facts.log_records and (acknowledgements or log_offsets)) or (
-            checked and not acknowledgements and not seen
-        ):
-            return False
-        if facts.log_records and ok_offset >= facts.log_start:
-            if ok_offset not in log_offsets:
-                return False
-            examined[AT_DURABLE_LOG] += 1
-        if record is not None:
-            position = record[4]
-            examined[AT_DURABLE_LOG] += acknowledgements
-            examined[AT_AGREEMENT] += acknowledgements > 0
-            examined[AT_VALIDITY] += 1
-        else:
-            examined[AT_AGREEMENT] += acknowledgements > 1
-            examined[AT_VALIDITY] += acknowledgements > 0
-        if 0 <= facts.settled_us >= asked_us and (log_offsets or checked or acknowledgements):
-            examined[AT_PROGRESS] += group not in facts.unresolved_groups
-        add = self._places.places.add
-        if position >= 0:
-            add(
-                (
-                    LOG_QUEUE,
-                    position,
-                    "",
-                    requested_us,
-                    acked_us,
-                    -1,
-                    request_place,
-                    acked_place,
-                    key,
-                    "",
-                    (),
-                    0,
-                    FAR,
-                    0,
-                )
-            )
-        if seen:
-            examined[AT_MISSED] += queue in facts.reads
-            known_us, known_place = (acked_us, acked_place) if acked_us < seen_us else (seen_us, seen_place)
-            add(
-                (queue, at, message, requested_us, known_us, position, request_place, known_place, key, sharding_key, readers,
-                 store_time, seen_us, seen_place)
-            )  # fmt: skip
-            if sharding_key:
-                self._places.add_key(sharding_key, queue, message, key, seen_place)
-        return True
-
-    def _agrees(
-        self, record: Row, verdict: str, position: int, queue: int, at: int, ok_offset: int, log_offsets: tuple[int, ...]
-    ) -> bool:  # fmt: skip
-        """Whether the verdict in the log agrees with the acknowledged verdict and position, and with the message that was seen."""
-        _, _, _, logged, offset, by, shown = record
-        if logged != verdict or by in ("policy", "operator", "query") or 0 <= position != offset or not log_offsets:
-            return False
-        if verdict == ROLLED_BACK:
-            return True
-        if len(shown) != 1:
-            return False
-        shown_queue, shown_at, half = shown[0]
-        return shown_queue == queue and shown_at == at and (half == ok_offset or half in log_offsets)
-
-    def _story(self, key: str, rows: list[Row]) -> TransactionFacts:
-        transaction = TransactionFacts(key)
-        for row in rows:
-            kind = row[1]
-            if kind == SUMMARY:
-                transaction.messages.append(row)
-                if row[_SETTLED]:
-                    transaction.acknowledged += row[_SETTLED]
-                if row[_SEEN_US] < FAR:
-                    transaction.seen += 1
-                    if transaction.first_seen is None or _by_sight(row) < _by_sight(transaction.first_seen):
-                        transaction.first_seen = row
-            elif kind == REQUESTED:
-                _, _, us, place, verdict, by, us2, place2, outcome, verdict2, position = row
-                if outcome == OK:
-                    transaction.acknowledged.append((verdict2 or verdict, us2, place2, position))
-                elif outcome == SETTLED and verdict2 is not None:
-                    transaction.acknowledged.append((verdict2, us2, place2, position))
-                if outcome != REFUSED:
-                    transaction.deciders[by, verdict] = min(us, transaction.deciders.get((by, verdict), FAR))
-                if by != "policy":
-                    transaction.attempted_us[verdict] = min(us, transaction.attempted_us.get(verdict, FAR))
-                    if outcome == REFUSED:
-                        transaction.request_place.setdefault(verdict, place)
-                        continue
-                    if us < transaction.requested_us.get(verdict, FAR):
-                        transaction.requested_us[verdict] = us
-                        transaction.request_place[verdict] = place
-            elif kind == LOCAL:
-                (_, _, transaction.local_place, transaction.local, transaction.listing, transaction.local_us,
-                 transaction.has_marker) = row  # fmt: skip
-            elif kind == DAMAGE:
-                if row[9]:
-                    transaction.acknowledged.append((row[9], row[6], row[7] or row[3], -1))
-                if row[8] != REFUSED:
-                    transaction.contradicted.add(row[5])
-            elif kind == RECORD:
-                transaction.records.append(row)
-            elif kind == STORED:
-                transaction.stored.append(row)
-            elif kind == CHECK and row[2] > transaction.checked_us:
-                _, _, transaction.checked_us, transaction.checked_place = row
-        if len(transaction.messages) > 1:
-            transaction.messages.sort(key=_by_index)
-        return transaction
+            transaction = _collected(key, rows)
+            if transaction.branches:
+                why_not = partial(self._why_no_end, transaction, is_written=bool(transaction.written))
+                self._branches.judge(transaction, transaction.branches, why_not)
+            if transaction.written:
+                self._outbox.judge(transaction, transaction.written)
+                transaction.fell_back, transaction.local = True, ROLLED_BACK
+            if not self._transaction(transaction):
+                self._damage.judge(transaction, self._verdict(transaction), transaction.damage)
 
     @staticmethod
     def _verdict(transaction: TransactionFacts) -> str:
@@ -352,7 +178,11 @@ class Transactions:
             row for row in transaction.messages if row[_MAY_EXIST] or row[_SEEN_US] < FAR
         ]
         named = False
-        if acknowledged or transaction.records:
+        if transaction.fenced:
+            named = self._prepared_after_fence(transaction, transaction.fenced)
+        if not named and transaction.coordinators:
+            named = self._settled_by_others(transaction)
+        if not named and (acknowledged or transaction.records):
             named = self._changed(transaction) or self._is_unrequested(transaction)
         if transaction.seen and not named:
             named = self._phantom(transaction)
@@ -374,7 +204,7 @@ class Transactions:
         if self._facts.acknowledgements_void:
             return False
         if len(acknowledged) + len(records) > 1:
-            self._examined[AT_AGREEMENT] += 1
+            self._examined[At.AGREEMENT] += 1
         elif not (transaction.seen and transaction.attempted_us):
             return False
         verdicts = {one[0] for one in acknowledged}
@@ -392,16 +222,29 @@ class Transactions:
                 text = f"message {sight[_MESSAGE]} was seen at {sight[_SEEN_US]:,} us"
                 first.setdefault(COMMITTED, (text, sight[_SEEN_PLACE]))
             text = "two verdicts: " + ", ".join(first[verdict][0] for verdict in _VERDICTS)
-            self._add(AT_AGREEMENT, transaction, text, [place for _, place in first.values()])
+            self._add(At.AGREEMENT, transaction, text, [place for _, place in first.values()])
             return True
         return self._two_positions(transaction)
+
+    def _prepared_after_fence(self, transaction: TransactionFacts, fenced: tuple[int, int, int]) -> bool:
+        """Whether a half was acknowledged that nobody had sent before a participant was told that the transaction is rolled back."""
+        facts, (us, place, position) = self._facts, fenced
+        if facts.acknowledgements_void or position < facts.trimmed_to:
+            return False
+        self._examined[At.FENCED] += 1
+        for row in transaction.messages:
+            if us < row[_ASKED_US] and row[_OK_US] < FAR:
+                text = f"it was prepared after a participant was told at {us:,} us that it is rolled back"
+                self._add(At.FENCED, transaction, text, (place, row[_ASKED_PLACE], row[_OK_PLACE]))
+                return True
+        return False
 
     def _two_positions(self, transaction: TransactionFacts) -> bool:
         """Whether one verdict was written twice."""
         records = transaction.records
         if len(records) > 1:
             text = f"its verdict is {len(records)} times in the log: at {', '.join(str(row[4]) for row in records)}"
-            twice = AT_ONCE if records[0][3] == COMMITTED else AT_AGREEMENT
+            twice = At.ONCE if records[0][3] == COMMITTED else At.AGREEMENT
             self._add(twice, transaction, text, [row[2] for row in records])
             return True
         if len(transaction.acknowledged) < 2:
@@ -411,7 +254,7 @@ class Transactions:
             if one[3] != named[0][3]:
                 text = f"its verdict was acknowledged at log position {named[0][3]}, and later at {one[3]}"
                 restart = self._facts.restarted_between(named[0][1], one[1])
-                check = AT_DURABLE_RESTART if restart else AT_AGREEMENT
+                check = At.DURABLE_RESTART if restart else At.AGREEMENT
                 self._add(check, transaction, text, (named[0][2], one[2]))
                 return True
         return False
@@ -419,17 +262,17 @@ class Transactions:
     # --- promise 2 ------------------------------------------------------------------------------------------------
 
     def _is_unrequested(self, transaction: TransactionFacts) -> bool:
-        self._examined[AT_VALIDITY] += 1
+        self._examined[At.VALIDITY] += 1
         by_policy = transaction.group in self._facts.policy_groups
         for row in transaction.records:
             if row[5] == "policy" and (not by_policy or row[3] == COMMITTED):
                 why = "policies never commit" if by_policy else f"group {transaction.group} has none"
                 text = f"{row[3]} at log offset {row[4]} was decided by a policy; {why}"
-                self._add(AT_VALIDITY, transaction, text, (row[2], transaction.local_place))
+                self._add(At.VALIDITY, transaction, text, (row[2], transaction.local_place))
                 return True
             if row[5] == "operator" and ("operator", row[3]) not in transaction.deciders:
                 text = f"{row[3]} at log offset {row[4]} was decided by an operator; no operator requested it"
-                self._add(AT_VALIDITY, transaction, text, (row[2], *transaction.request_place.values()))
+                self._add(At.VALIDITY, transaction, text, (row[2], *transaction.request_place.values()))
                 return True
         logged = {row[3]: row[2] for row in reversed(transaction.records)}
         acknowledged = {one[0]: one for one in reversed(transaction.acknowledged)}
@@ -447,14 +290,54 @@ class Transactions:
                 seen = f"; {transaction.seen} of its messages were seen" if transaction.seen else ""
                 where = "acknowledged" if us < FAR else "in the log"
                 places = (place, in_log, transaction.local_place, *transaction.request_place.values())
-                self._add(AT_VALIDITY, transaction, f"{verdict} was {where}, but {text}{seen}", places)
+                self._add(At.VALIDITY, transaction, f"{verdict} was {where}, but {text}{seen}", places)
                 return True
         return False
 
+    def _settled_by_others(self, transaction: TransactionFacts) -> bool:
+        """Whether a verdict of a coordinator's transaction is that of somebody who may not give it."""
+        if self._facts.acknowledgements_void:
+            return False
+        known = [(verdict, us, place) for verdict, us, place, _ in transaction.acknowledged]
+        known += [(row[3], FAR, row[2]) for row in transaction.records]
+        if transaction.first_seen is not None:
+            known.append((COMMITTED, transaction.first_seen[_SEEN_US], transaction.first_seen[_SEEN_PLACE]))
+        self._examined[At.COORDINATED] += bool(known)
+        of = "it is a transaction of coordinator " + ", ".join(sorted(transaction.coordinators))
+        for row in transaction.records:
+            if row[5] not in _OF_COORDINATOR:
+                text = f"{row[3]} at log offset {row[4]} was decided by {row[5]}; {of}"
+                self._add(At.COORDINATED, transaction, text, (row[2], *transaction.coordinators.values()))
+                return True
+        for verdict, us, place in known:
+            asked = [one for one in transaction.requests if one[0] == verdict and one[1] <= us]
+            by_policy = verdict == ROLLED_BACK and self._is_by_policy(transaction)
+            if asked and not by_policy and not any(self._may_settle(transaction, one) for one in asked):
+                whom = sorted({(one[4] and f"coordinator {one[4]}") or one[3] for one in asked})
+                text = f"{verdict} had been requested by nobody but {', '.join(whom)} when it was known; {of}"
+                places = (place, *transaction.coordinators.values(), *(one[2] for one in asked))
+                self._add(At.COORDINATED, transaction, text, places)
+                return True
+        return False
+
+    @staticmethod
+    def _may_settle(transaction: TransactionFacts, request: tuple[str, int, int, str, str]) -> bool:
+        """Whether this request may be that of the transaction's coordinator, of an operator or of a policy."""
+        _, _, _, by, coordinator = request
+        return (
+            by in ("operator", "policy")
+            or coordinator in transaction.coordinators
+            or (by == "coordinator" and not coordinator)
+        )
+
     def _is_fenced(self, transaction: TransactionFacts) -> bool:
-        """Whether a participant's fence rolled it back, which nobody requests: no half of it came before."""
-        prepared = transaction.stored or any(row[_LOG_OFFSETS] for row in transaction.messages)
-        return any(row[5] == "fence" for row in transaction.records) and not prepared
+        """Whether a participant's fence rolled it back, or may have: no half of it came before."""
+        since_us = transaction.fenced[0] if transaction.fenced else FAR
+        prepared = transaction.stored or any(
+            row[_ASKED_US] <= since_us and (row[_LOG_OFFSETS] or row[_OK_US] < FAR) for row in transaction.messages
+        )
+        asked = ("fence", ROLLED_BACK) in transaction.deciders
+        return not prepared and (asked or any(row[5] == "fence" for row in transaction.records))
 
     def _is_by_policy(self, transaction: TransactionFacts) -> bool:
         """Whether a policy rolled it back, or may have: the log was not read, or no longer contains the record."""
@@ -509,7 +392,7 @@ class Transactions:
             message = first[_MESSAGE] if transaction.seen == 1 else ""
             places = [row[_SEEN_PLACE] for row in transaction.messages if row[_SEEN_US] < FAR]
             self._findings.add(
-                AT_PHANTOM, transaction.key, message, f"{many} seen, but {why}",
+                At.MESSAGE_PHANTOM, transaction.key, message, f"{many} seen, but {why}",
                 [*places[:4], transaction.local_place, *transaction.request_place.values()],
             )  # fmt: skip
             return True
@@ -519,7 +402,7 @@ class Transactions:
                 if row[_SEEN_US] < FAR and not row[_LISTED]:
                     text = "it was seen, but the database does not list it among the messages of its transaction"
                     places = [row[_SEEN_PLACE], row[_ASKED_PLACE], transaction.local_place]
-                    self._findings.add(AT_PHANTOM, transaction.key, row[_MESSAGE], text, places)
+                    self._findings.add(At.MESSAGE_PHANTOM, transaction.key, row[_MESSAGE], text, places)
                     return True
         return False
 
@@ -552,12 +435,12 @@ class Transactions:
             message = owned[_MESSAGE]
             if message in found:
                 text = f"the commit at log offset {commit[4]} shows it twice"
-                self._findings.add(AT_ONCE, transaction.key, message, text, (commit[2],))
+                self._findings.add(At.ONCE, transaction.key, message, text, (commit[2],))
             found[message] = (queue, at)
             if at >= 0 and owned[_SEEN_US] < FAR and (owned[_QUEUE], owned[_AT]) != (queue, at) and not owned[_SEVERAL]:
                 names = self._facts.queue_text
                 text = f"the log has it at {names(queue, at)}, it was seen at {names(owned[_QUEUE], owned[_AT])}"
-                self._findings.add(AT_ONCE, transaction.key, message, text, (commit[2], owned[_SEEN_PLACE]))
+                self._findings.add(At.ONCE, transaction.key, message, text, (commit[2], owned[_SEEN_PLACE]))
         self._shows_its_own(transaction, commit, foreign, expected, found)
         return found
 
@@ -577,10 +460,10 @@ class Transactions:
             if foreign:
                 text += f", and {others}, which is none of them"
             without = [row[_ASKED_PLACE] for row in expected if row[_MESSAGE] not in found]
-            self._add(AT_WHOLE, transaction, text, (commit[2], *without))
+            self._add(At.WHOLE, transaction, text, (commit[2], *without))
         elif foreign:
             text = f"the commit at log offset {commit[4]} shows {others}, which is not one of its halves"
-            self._add(AT_PHANTOM, transaction, text, (commit[2], transaction.messages[0][_ASKED_PLACE]))
+            self._add(At.MESSAGE_PHANTOM, transaction, text, (commit[2], transaction.messages[0][_ASKED_PLACE]))
 
     def _missing(
         self, transaction: TransactionFacts, expected: list[Row], in_queue: dict[str, tuple[int, int]]
@@ -591,15 +474,15 @@ class Transactions:
             return False
         whole = self._facts.atomic and len(expected) > 1
         if whole and (transaction.seen or in_queue):
-            self._examined[AT_WHOLE] += 1
+            self._examined[At.WHOLE] += 1
         missing: list[tuple[Row, Read]] = []
         for row in expected:
             if row[_SEEN_US] < FAR:
-                self._examined[AT_MISSED] += row[_QUEUE] in self._facts.reads
+                self._examined[At.MISSED] += row[_QUEUE] in self._facts.reads
             elif not row[_DELAY]:
                 read = self._read_of(row, in_queue.get(row[_MESSAGE]), need_us)
                 if read is not None:
-                    self._examined[AT_MISSED] += 1
+                    self._examined[At.MISSED] += 1
                     missing.append((row, read))
         if not missing:
             return False
@@ -612,23 +495,16 @@ class Transactions:
             first = transaction.first_seen
             assert first is not None
             text = f"{transaction.seen} of its {len(expected)} messages were seen, but {who}, which read everything, did not receive {len(missing)}"
-            self._findings.add(AT_WHOLE, transaction.key, "", text, [*places, first[_SEEN_PLACE]])
+            self._findings.add(At.WHOLE, transaction.key, "", text, [*places, first[_SEEN_PLACE]])
             return True
         message = row[_MESSAGE] if len(missing) == 1 else ""
         acknowledged = next((one for one in transaction.acknowledged if one[0] == COMMITTED), None)
-        if (
-            acknowledged is not None
-            and not transaction.records
-            and self._facts.restarted_between(acknowledged[1], read.since_us)
-        ):
-            self._examined[AT_DURABLE_RESTART] += 1
-            text = (
-                f"COMMITTED was acknowledged, the broker restarted, and {who}, which read everything, never received it"
-            )
-            self._findings.add(AT_DURABLE_RESTART, transaction.key, message, text, places)
-            return True
+        check = At.MISSED
+        if acknowledged and not transaction.records and self._facts.restarted_between(acknowledged[1], read.since_us):
+            check, why = At.DURABLE_RESTART, "COMMITTED was acknowledged, the broker restarted"
+            self._examined[check] += 1
         text = f"{why}, and {who}, which read everything, never received it"
-        self._findings.add(AT_MISSED, transaction.key, message, text, places)
+        self._findings.add(check, transaction.key, message, text, places)
         return True
 
     def _visible_by(self, transaction: TransactionFacts, expected: list[Row]) -> int:
@@ -673,13 +549,11 @@ class Transactions:
         for row in transaction.messages:
             offset = row[_OK_OFFSET]
             if offset >= 0 and facts.log_must_have(offset):
-                self._examined[AT_DURABLE_LOG] += 1
+                self._examined[At.DURABLE_LOG] += 1
                 if offset not in row[_LOG_OFFSETS]:
-                    there = ", ".join(map(str, row[_LOG_OFFSETS][:4]))
-                    has = f"has it at {there}" if there else "has no record of it"
-                    text = f"it was acknowledged at log offset {offset}; the log {has}"
+                    text = f"it was acknowledged at log offset {offset}; the log has {records_at(row[_LOG_OFFSETS])}"
                     self._findings.add(
-                        AT_DURABLE_LOG, transaction.key, row[_MESSAGE], text, (row[_OK_PLACE], row[_LOG_PLACE])
+                        At.DURABLE_LOG, transaction.key, row[_MESSAGE], text, (row[_OK_PLACE], row[_LOG_PLACE])
                     )
                     return True
         for verdict, _, place, position in transaction.acknowledged:
@@ -687,12 +561,12 @@ class Transactions:
             if facts.log_must_have(position) or (
                 position < 0 and any(row[_LOG_OFFSETS] for row in transaction.messages)
             ):
-                self._examined[AT_DURABLE_LOG] += 1
+                self._examined[At.DURABLE_LOG] += 1
                 if not any(row[4] == position or position < 0 for row in transaction.records):
                     at = f" at log position {position}" if position >= 0 else ""
                     has = f"has it at {transaction.records[0][4]}" if transaction.records else "has no verdict for it"
                     text = f"{verdict}{at} was acknowledged; the log {has}"
-                    self._add(AT_DURABLE_LOG, transaction, text, [place, *(row[2] for row in transaction.records)])
+                    self._add(At.DURABLE_LOG, transaction, text, [place, *(row[2] for row in transaction.records)])
                     return True
         return False
 
@@ -714,7 +588,7 @@ class Transactions:
             one[_ASKED_US] <= facts.lost_us and not one[_LOG_OFFSETS] for one in transaction.messages
         ):
             return False  # a power loss may have lost that half, and without it nothing can be decided
-        self._examined[AT_PROGRESS] += 1
+        self._examined[At.PROGRESS] += 1
         if transaction.acknowledged or transaction.records or transaction.seen:
             return False
         if logged is not None:
@@ -728,7 +602,7 @@ class Transactions:
             places = (row[_OK_PLACE], 0, 0, 0)
         else:
             return False
-        self._add(AT_PROGRESS, transaction, text, places)
+        self._add(At.PROGRESS, transaction, text, places)
         return True
 
     def _was_never_checked(self, transaction: TransactionFacts) -> bool:

@@ -5,7 +5,7 @@ Pure functions; the only state is the incomplete frame in ``FrameSplitter``. For
 
     frame.py           bytes of a connection -> frames
     header.py          frame -> Request; responses, pushes and requests -> frame
-    fields.py          command headers as typed structs
+    fields.py          headers of commands and responses as typed structs
     binary_header.py   headers in the ROCKETMQ serialisation
     codes.py           request and response codes, languages, versions, flags
     java_json.py       fastjson's extensions of JSON
@@ -13,5 +13,4 @@ Pure functions; the only state is the incomplete frame in ``FrameSplitter``. For
     operators.py producer_groups.py check_polls.py    halfmq's own commands: their fields and bodies
     position.py        the store's position, which halfmq adds to responses
     message_codec.py   batches, sends, checks, pulled messages; compression.py   their bodies
-    replies.py         response headers as typed structs
 """

@@ -16,43 +16,20 @@ Maps with queues as keys have unquoted objects as keys, as in fastjson (``java_j
 Source: RocketMQ ``remoting/protocol/admin`` and ``remoting/protocol/body``.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from halfmq.model.settings import GroupSettings
 from halfmq.wire.remoting import java_json
+from halfmq.wire.remoting.attributes import hold_attributes
 from halfmq.wire.remoting.group_bodies import MessageQueue, queue_object
 from halfmq.wire.remoting.heartbeat import Subscription, write_subscription
 
-
-class QueueProgress(NamedTuple):
-    """Progress of a consumer group in a queue. The lag is ``broker_offset - consumer_offset``."""
-
-    queue: MessageQueue
-    #: One past the last visible message.
-    broker_offset: int
-    consumer_offset: int
-    #: One past the last message delivered to a member.
-    pull_offset: int
-    #: Store time of the last consumed message, ms; 0: none.
-    last_time_ms: int
-
-
-class GroupProgress(NamedTuple):
-    """Progress in the queues of a topic. ``messages_per_s``: delivered to members, average of the last minute."""
-
-    messages_per_s: float
-    queues: tuple[QueueProgress, ...]
-
-
-class QueueEnds(NamedTuple):
-    """Offset range of a queue."""
-
-    queue: MessageQueue
-    min_offset: int
-    #: One past the last visible message.
-    max_offset: int
-    #: Store time of the last message, ms; 0: none.
-    last_time_ms: int
+#: Of a queue: its number, one past the last visible message, the group's offset, one past the last message delivered to a member, and the
+#: store time of the last consumed message, ms (0: none).
+QueueProgress = tuple[int, int, int, int, int]
+#: Of a topic: its name, messages a second that are delivered to members, average of the last minute, and its queues.
+TopicProgress = tuple[str, float, Sequence[QueueProgress]]
 
 
 class Peer(NamedTuple):
@@ -75,56 +52,33 @@ class ConsumerPeers(NamedTuple):
     subscriptions: tuple[Subscription, ...]
 
 
-class GroupConfig(NamedTuple):
-    """Settings of a consumer group."""
-
-    name: str
-    retry_times_max: int
-    retry_queues: int
-    consume_enabled: bool
-    broadcast_enabled: bool
-    from_min_enabled: bool
-    notifies_members: bool
-    #: As in ``group_attributes``.
-    attributes: Mapping[str, str] = {}
-
-
-class Counted(NamedTuple):
-    """A counter over the last ``seconds``."""
-
-    count: int  # type: ignore[assignment]  # shadows tuple.count
-    seconds: int
-
-
-def encode_consume_stats(progress: GroupProgress) -> bytes:
-    """Body of 208."""
+def encode_consume_stats(broker_name: str, topics: Sequence[TopicProgress]) -> bytes:
+    """Body of 208: a group's progress in these topics."""
     queues = [
         (
-            queue_object(one.queue),
-            {
-                "brokerOffset": one.broker_offset,
-                "consumerOffset": one.consumer_offset,
-                "lastTimestamp": one.last_time_ms,
-                "pullOffset": one.pull_offset,
-            },
+            queue_object(MessageQueue(topic, broker_name, queue_id)),
+            {"brokerOffset": end, "consumerOffset": offset, "lastTimestamp": last_time_ms, "pullOffset": pulled},
         )
-        for one in progress.queues
+        for topic, _, rows in topics
+        for queue_id, end, offset, pulled, last_time_ms in rows
     ]
     return b'{"consumeTps":%b,"offsetTable":%b}' % (
-        java_json.dumps(progress.messages_per_s),
+        java_json.dumps(sum([per_s for _, per_s, _ in topics])),
         java_json.dumps_object_keys(queues),
     )
 
 
-def encode_broker_consume_stats(address: str, groups: Mapping[str, Iterable[GroupProgress]]) -> bytes:
-    """Body of 317. ``groups``: by name, the progress in each topic."""
+def encode_broker_consume_stats(address: str, broker_name: str, groups: Mapping[str, Sequence[TopicProgress]]) -> bytes:
+    """Body of 317. ``groups``: by name, the progress in each topic. Every topic counts both as ordered and as unordered: only its
+    consumers know which it is.
+    """
     lag = in_flight = 0
     parts = []
     for group, topics in groups.items():
-        for progress in topics:
-            lag += sum(one.broker_offset - one.consumer_offset for one in progress.queues)
-            in_flight += sum(one.pull_offset - one.consumer_offset for one in progress.queues)
-        stats = b",".join(map(encode_consume_stats, topics))
+        for _, _, rows in topics:
+            lag += sum(end - offset for _, end, offset, _, _ in rows)
+            in_flight += sum(pulled - offset for _, _, offset, pulled, _ in rows)
+        stats = b",".join([encode_consume_stats(broker_name, [topic]) for topic in topics])
         parts.append(b"{%b:[%b]}" % (java_json.dumps(group), stats))
     return b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}' % (
         java_json.dumps(address),
@@ -134,14 +88,16 @@ def encode_broker_consume_stats(address: str, groups: Mapping[str, Iterable[Grou
     )
 
 
-def encode_topic_stats(queues: Iterable[QueueEnds], puts_per_s: float) -> bytes:
-    """Body of 202."""
+def encode_topic_stats(
+    broker_name: str, topic: str, puts_per_s: float, queues: Iterable[tuple[int, int, int, int]]
+) -> bytes:
+    """Body of 202. ``queues``: number, first offset, one past the last visible message, store time of that, ms (0: none)."""
     pairs = [
         (
-            queue_object(one.queue),
-            {"lastUpdateTimestamp": one.last_time_ms, "maxOffset": one.max_offset, "minOffset": one.min_offset},
+            queue_object(MessageQueue(topic, broker_name, queue_id)),
+            {"lastUpdateTimestamp": last_time_ms, "maxOffset": end, "minOffset": start},
         )
-        for one in queues
+        for queue_id, start, end, last_time_ms in queues
     ]
     return b'{"offsetTable":%b,"topicPutTps":%b}' % (
         java_json.dumps_object_keys(pairs),
@@ -176,28 +132,28 @@ def _peer(peer: Peer) -> dict[str, object]:
     }
 
 
-def encode_group_configs(groups: Iterable[GroupConfig], changed_ms: int) -> bytes:
+def encode_group_configs(groups: Iterable[GroupSettings], changed_ms: int) -> bytes:
     """Body of 201. ``changed_ms``: a time at or after the last change."""
     table = {group.name: _group_config(group) for group in groups}
     version = {"counter": len(table), "stateVersion": 0, "timestamp": changed_ms}
     return java_json.dumps({"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": table})
 
 
-def encode_group_config(group: GroupConfig) -> bytes:
+def encode_group_config(group: GroupSettings) -> bytes:
     """Body of 352."""
     return java_json.dumps(_group_config(group))
 
 
-def _group_config(group: GroupConfig) -> dict[str, object]:
+def _group_config(group: GroupSettings) -> dict[str, object]:
     return {
-        "attributes": dict(group.attributes),
+        "attributes": hold_attributes(group.hold_topics, group.hold_ms),
         "brokerId": 0,
         "consumeBroadcastEnable": group.broadcast_enabled,
         "consumeEnable": group.consume_enabled,
         "consumeFromMinEnable": group.from_min_enabled,
         "groupName": group.name,
         "notifyConsumerIdsChangedEnable": group.notifies_members,
-        "retryMaxTimes": group.retry_times_max,
+        "retryMaxTimes": group.retry_max_times,
         "retryQueueNums": group.retry_queues,
         "whichBrokerWhenConsumeSlowly": 1,
     }
@@ -206,7 +162,7 @@ def _group_config(group: GroupConfig) -> dict[str, object]:
 def encode_topic_config(
     name: str, read_queues: int, write_queues: int, permission: int, *, ordered: bool, attributes: Mapping[str, str]
 ) -> bytes:
-    """Body of 351. ``attributes``: as in ``topic_attributes``."""
+    """Body of 351. ``attributes``: as in ``attributes.topic_attributes``."""
     return java_json.dumps(
         {
             "attributes": dict(attributes),
@@ -231,10 +187,7 @@ def encode_groups(names: Iterable[str]) -> bytes:
     return java_json.dumps({"groupList": list(names)})
 
 
-def encode_counted(minute: Counted, hour: Counted, day: Counted) -> bytes:
+def encode_counted(minute: int, hour: int, day: int) -> bytes:
     """Body of 315, without the average per request (``avgpt``), which is not counted."""
-    return java_json.dumps({"statsMinute": _counted(minute), "statsHour": _counted(hour), "statsDay": _counted(day)})
-
-
-def _counted(counted: Counted) -> dict[str, object]:
-    return {"sum": counted.count, "tps": counted.count / counted.seconds}
+    periods = ("statsMinute", minute, 60), ("statsHour", hour, 3_600), ("statsDay", day, 86_400)
+    return java_json.dumps({name: {"sum": count, "tps": count / seconds} for name, count, seconds in periods})

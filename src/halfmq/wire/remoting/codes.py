@@ -70,6 +70,9 @@ class RequestCode(IntEnum):
 # The commands of halfmq, which RocketMQ does not have, in the order of their numbers: a new one takes the number after the last.
 # The number must fit in the 16 bits of a binary header. In parentheses: the module beside this one with its fields and bodies.
 
+#: Where they are.
+OURS: Final = range(29_001, 29_100)
+
 #: Bounds of all queues of some topics at one log position (``position``).
 HMQ_POSITION: Final = 29_001
 #: A page of undecided transactions (``operators``).
@@ -146,6 +149,8 @@ class ResponseCode(IntEnum):
     FILTER_DATA_NOT_EXIST = 27
     FILTER_DATA_NOT_LATEST = 28
     INVALID_PARAMETER = 29
+    NO_BUYER_ID = 204
+    NOT_IN_CURRENT_UNIT = 205
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
     NO_MESSAGE = 208

@@ -1,24 +1,71 @@
-"""Command headers (``extFields``) as typed structs.
+"""Headers (``extFields``) of commands and responses as typed structs, and bodies of halfmq's own commands.
 
-On the wire values are text (Java), or JSON numbers and booleans (C++ client); both are converted to the type of the field. Fields
-with defaults are optional; without another field the command is an ``InvalidHeader``. Ranges are those of Java's int and long.
-Unknown fields are ignored.
+On the wire values are text (Java), or JSON numbers and booleans (C++ client); both are converted to the type of the field
+(``model.text_fields``). Without a field that has no default the command is an ``InvalidHeader``. Ranges are those of Java's int and long.
 
 Source: RocketMQ ``remoting/protocol/header``.
 """
 
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Any, Final, Generic, TypeVar
 
-from msgspec import Meta, Struct, field
+import msgspec
+from msgspec import Struct, field
 
+from halfmq.errors import ProtocolError
+from halfmq.model.queue_reads import PullRequest
+from halfmq.model.text_fields import Fields, Int32, Int64, read_fields
 from halfmq.wire.remoting.codes import EXT_COORDINATOR, EXT_DECIDED_BY, EXT_SENT_AGAIN, EXT_TX_ID, RequestCode
 
-Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
-Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+F = TypeVar("F", bound=Struct)
+T = TypeVar("T")
 
 
-class Fields(Struct, gc=False, rename="camel"):
-    """Base class. ``gc=False``: the structs contain text and numbers only, so they cannot form cycles."""
+def read_answer_fields(kind: type[F], ext: Mapping[str, Any], what: str = "a response") -> F:
+    """The fields of a response.
+
+    Raises:
+        ProtocolError: a field is missing or malformed. The text names it.
+    """
+    try:
+        return read_fields(kind, ext)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"{what} is malformed: {error}") from error
+
+
+class JsonBody(Generic[T]):
+    """The body that is a document of one type. ``what`` begins the error: "a response to HMQ_STATS is"."""
+
+    def __init__(self, kind: type[T], what: str) -> None:
+        self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind)
+        self._what = what
+
+    def encode(self, document: Any) -> bytes:
+        """``document``: of the type, or what has the same JSON, such as a tuple for a list."""
+        return msgspec.json.encode(document)
+
+    def decode(self, body: bytes | bytearray | memoryview) -> T:
+        """Inverse of ``encode``.
+
+        Raises:
+            ProtocolError: malformed.
+        """
+        try:
+            return self._decoder.decode(body)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise ProtocolError(f"{self._what} malformed: {error}") from error
+
+
+def names_in(text: str, separator: str, names_max: int) -> tuple[str, ...]:
+    """The names, in order, without duplicates and empty ones.
+
+    Raises:
+        ProtocolError: there may be more than ``names_max``. They are counted before they are separated.
+    """
+    count = text.count(separator) + 1
+    if count > names_max:
+        raise ProtocolError(f"a field with {count} names; the maximum is {names_max}")
+    return tuple(dict.fromkeys([name for name in text.split(separator) if name]))
 
 
 class SendFields(Fields, gc=False, kw_only=True):
@@ -88,24 +135,6 @@ class EndFields(Fields, gc=False):
     decided_by: str = field(name=EXT_DECIDED_BY, default="")
     #: halfmq only: the coordinator that sends it, with its epoch.
     coordinator: str = field(name=EXT_COORDINATOR, default="")
-
-
-class PullFields(Fields, gc=False):
-    """11 and 361. ``sys_flag`` is a ``PullFlag``."""
-
-    consumer_group: str
-    topic: str
-    queue_id: Int32
-    queue_offset: Int64
-    max_msg_nums: Int32
-    sys_flag: Int32 = 0
-    commit_offset: Int64 = 0
-    suspend_timeout_millis: Int64 = 0
-    subscription: str = ""
-    sub_version: Int64 = 0
-    expression_type: str = "TAG"
-    #: 0: not set (4.x).
-    max_msg_bytes: Int32 = 0
 
 
 class UpdateOffsetFields(Fields, gc=False):
@@ -213,7 +242,7 @@ class CreateTopicFields(Fields, gc=False):
     write_queue_nums: Int32 = 8
     perm: Int32 = 6
     order: bool | None = None
-    #: As in ``topic_attributes``.
+    #: See ``attributes``.
     attributes: str = ""
 
 
@@ -288,8 +317,43 @@ class SettingFields(KeyFields, gc=False):
     value: str = ""
 
 
-#: Struct of each command. Other commands have their ext fields as a dict of text; so have administrative ones, whose unknown fields are
-#: refused (``broker/remoting/administration.py``).
+class SentReply(Fields, gc=False):
+    """Response to 10, 310, 320. ``msg_id`` is the offset message id; ``transaction_id`` is absent in 4.x."""
+
+    msg_id: str
+    queue_id: Int32
+    queue_offset: Int64
+    transaction_id: str = ""
+
+
+class PulledReply(Fields, gc=False):
+    """Response to 11, also with codes 19, 20 and 21 (no messages)."""
+
+    next_begin_offset: Int64
+    min_offset: Int64
+    max_offset: Int64
+
+
+class OffsetReply(Fields, gc=False):
+    """Response to 14, 29, 30, 31."""
+
+    offset: Int64
+
+
+class EndReply(Fields, gc=False):
+    """Response of a halfmq broker to 37."""
+
+    tx_id: str = field(name="HMQ_TX_ID", default="")
+    #: COMMITTED or ROLLED_BACK.
+    verdict: str = field(name="HMQ_VERDICT", default="")
+    position: Int64 = field(name="HMQ_POSITION", default=-1)
+    durability: str = field(name="HMQ_DURABILITY", default="")
+    repeated: bool = field(name="HMQ_REPEATED", default=False)
+
+
+#: Struct of each command of RocketMQ, sent by clients or by the broker. The others have their ext fields as a dict of text, unless the
+#: caller of ``decode`` has structs for them; so have administrative ones, whose unknown fields are refused
+#: (``broker/remoting/administration.py``).
 FIELDS_OF_COMMAND: Final[dict[int, type[Fields]]] = {
     RequestCode.SEND_MESSAGE: SendFields,
     RequestCode.SEND_MESSAGE_V2: SendFields,
@@ -298,8 +362,8 @@ FIELDS_OF_COMMAND: Final[dict[int, type[Fields]]] = {
     RequestCode.SEND_REPLY_MESSAGE_V2: SendFields,
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: PushedReplyFields,
     RequestCode.END_TRANSACTION: EndFields,
-    RequestCode.PULL_MESSAGE: PullFields,
-    RequestCode.LITE_PULL_MESSAGE: PullFields,
+    RequestCode.PULL_MESSAGE: PullRequest,
+    RequestCode.LITE_PULL_MESSAGE: PullRequest,
     RequestCode.UPDATE_CONSUMER_OFFSET: UpdateOffsetFields,
     RequestCode.QUERY_CONSUMER_OFFSET: QueryOffsetFields,
     RequestCode.GET_MAX_OFFSET: QueueFields,

@@ -129,12 +129,12 @@ def _broken(total: int, limit: int, frames: list[bytes]) -> BrokenFrame:
     return BrokenFrame(f"a frame of {total} bytes was announced; the minimum is {_FRAME_BYTES_MIN}", frames)
 
 
-def assemble(header: bytes, body: bytes | bytearray | memoryview = b"", *, binary: bool = False) -> bytes:
-    """A complete frame, including ``total``."""
-    return assemble_head(header, len(body), binary=binary) + body
-
-
 # ``binary`` by position: a call with a keyword is not specialised, which takes 200 instructions.
+def assemble(header: bytes, body: bytes | bytearray | memoryview = b"", binary: bool = False) -> bytes:
+    """A complete frame, including ``total``."""
+    return assemble_head(header, len(body), binary) + body
+
+
 def assemble_head(header: bytes, body_bytes: int, binary: bool = False) -> bytes:
     """The frame without its body; the caller sends ``body_bytes`` of body after it.
 

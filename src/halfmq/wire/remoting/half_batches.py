@@ -1,11 +1,11 @@
-"""Commands of halfmq for half batches, and for decisions on the batches of a query (29012 to 29014).
+"""Commands of halfmq for half batches, for decisions on the batches of a query, and for the queries that a broker remembers.
 
     HMQ_PREPARE_BATCH  29012  ext of ``PrepareFields``; body: the payload, as in ``model.half_batch``
         response  code 0, ext ``offset`` (log offset) and ``halfIndex``
                   code 604: the batch is decided (ext HMQ_VERDICT, HMQ_POSITION): send nothing more of it; or a later run has begun
                   (ext ``fenced``); or it is another stream's query (ext ``otherStream``)
-    HMQ_DECIDE         29013  ext ``group``, ``query``, ``batch``, ``run``, ``digest`` (32 hex digits), perhaps ``last``; body: JSON [[attempt, number
-                              of half batches, number of messages, sum of their checksums modulo 2**32], ...]
+    HMQ_DECIDE         29013  ext ``group``, ``query``, ``batch``, ``run``, ``digest`` (32 hex digits), maybe ``last``; body: [[attempt,
+                              number of half batches, number of messages, sum of their checksums modulo 2**32], ...] in JSON
         response  code 0, ext ``position`` and ``repeated``
                   code 604: HMQ_VERDICT and HMQ_POSITION if it was decided with other content, ``missing`` if half batches are not
                   here, ``fenced`` if a later run has begun, ``otherStream`` if the query belongs to another stream or to batch writes
@@ -14,9 +14,13 @@
                   ``position``, ``lastBatch``, and the request's ``queryTopic``: an earlier version ignores that field, and does not
                   repeat it
                   code 604: ``fenced``, ``otherStream``
+    HMQ_QUERIES        29017  ext ``max``, ``from``: ``next`` of the previous page
+        response  code 0, ext ``total``, ``next`` (start of the next page, absent on the last one); body JSON [``QueryInfo``, ...]
+    HMQ_FORGET_QUERY   29018  ext ``query``, ``queryTopic``, ``operator``, ``reason``
+        response  code 0, ext ``lastBatch``: the last one that was decided, -1: none; 1: no such query; 2: it has undecided batches
 
-All three may have ``queryTopic`` and ``stream``: see ``model.query_batch.QueryBatch``. Without them, as of clients of earlier versions, the query is
-the first of its name.
+The first three may have ``queryTopic`` and ``stream``: see ``model.query_batch.QueryBatch``. Without them, as of clients of earlier
+versions, the query is the first of its name.
 
 A half batch outside of a query has a ``txId``, ``index`` and ``count`` like a half message, and is ended by END_TRANSACTION (37) with
 ``halfIndex`` and ``offset`` of any of its half batches.
@@ -25,56 +29,107 @@ Response code 29: an invalid field. Pure functions.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
-import msgspec
+from msgspec import Meta, field
 
 from halfmq import limits
 from halfmq.errors import ProtocolError
+from halfmq.model.pending import QueryInfo
 from halfmq.model.query_batch import QueryBatch
+from halfmq.model.text_fields import Count64, Fields, Int32, Int64, UInt32, write_fields
+from halfmq.wire.remoting.fields import JsonBody, read_answer_fields
 
 EXT_FENCED: Final = "fenced"
 EXT_MISSING: Final = "missing"
 EXT_OTHER_STREAM: Final = "otherStream"
+EXT_LAST_BATCH: Final = "lastBatch"
 DIGEST_BYTES: Final = 16
+Hex = Annotated[str, Meta(pattern=r"^([0-9a-fA-F]{2})*\Z", description="text of hexadecimal digits, two for each byte")]
+Digest = Annotated[
+    str,
+    Meta(
+        pattern=rf"^[0-9a-fA-F]{{{2 * DIGEST_BYTES}}}\Z", description=f"text of {2 * DIGEST_BYTES} hexadecimal digits"
+    ),
+]
 
 
-class PrepareFields(NamedTuple):
+class PrepareFields(Fields, gc=False):
     """The ext of HMQ_PREPARE_BATCH. Either ``tx_id``, or ``query``, ``batch``, ``run`` and ``attempt``."""
 
     group: str
     topic: str
-    queue_id: int
-    messages: int
+    queue_id: Int64
+    messages: Int64
     #: CRC-32 of the payload.
-    checksum: int
+    checksum: UInt32
     #: Number of the half batch in its attempt, or in its transaction, from 0.
-    index: int  # type: ignore[assignment]  # shadows tuple.index and tuple.count, which are not used
+    index: Int64
     #: Number of half batches of the transaction; 0: not stated yet.
-    count: int = 0  # type: ignore[assignment]
+    count: Int64 = 0
     tx_id: str = ""
     query: str = ""
-    batch: int = 0
+    batch: Int64 = 0
     run: str = ""
     attempt: str = ""
     #: Time before the first check, ms; -1: the broker's setting.
-    grace_ms: int = -1
+    grace_ms: Int64 = -1
     #: Number of queues, if this request creates the topic; the default is that of a send (``fields.SendFields``).
-    default_queues: int = 4
+    default_queues: Int64 = field(name="defaultTopicQueueNums", default=4)
     #: 1: all messages have delays, and the payload states them.
-    delayed: int = 0
-    query_topic: str = ""
-    stream: str = ""
+    delayed: Int32 | None = None
+    query_topic: str | None = None
+    stream: str | None = None
 
 
-class DecideFields(NamedTuple):
-    """The ext of HMQ_DECIDE."""
+class DecideFields(Fields, gc=False):
+    """The ext of HMQ_DECIDE. ``last``: the query has no further batches, so that the broker may forget it once the decision is past
+    retention.
+    """
 
     group: str
-    batch: QueryBatch
-    digest: bytes
-    #: Whether the query has no further batches, so that the broker may forget it once the decision is past retention.
-    is_last: bool = False
+    digest: Digest
+    query: str
+    batch: Int64
+    run: str
+    query_topic: str | None = None
+    stream: str | None = None
+    last: bool | None = None
+
+
+class DecisionFields(Fields, gc=False):
+    """The ext of HMQ_DECISION; without a query only the store host is answered."""
+
+    query: str | None = None
+    batch: Int64 | None = None
+    run: str | None = None
+    query_topic: str | None = None
+    stream: str | None = None
+
+
+class ForgetQueryFields(Fields, gc=False):
+    """HMQ_FORGET_QUERY."""
+
+    query: str = ""
+    query_topic: str = ""
+    operator: str = ""
+    reason: str = ""
+
+
+class PlaceFields(Fields, gc=False):
+    """The ext of the response to HMQ_PREPARE_BATCH: where the half batch is stored."""
+
+    log_offset: Count64 = field(name="offset")
+    half_index: Count64
+
+
+class _AnswerFields(Fields, gc=False):
+    store_host: Hex = ""
+    decided: bool = False
+    digest: Hex = ""
+    position: Int64 = -1
+    last_batch: Int64 = -1
+    query_topic: str | None = None
 
 
 class WinnerRow(NamedTuple):
@@ -98,66 +153,27 @@ class DecisionAnswer(NamedTuple):
     query_topic: str = ""
 
 
-_NAMES: Final = {
-    "group": "group", "topic": "topic", "queue_id": "queueId", "messages": "messages", "checksum": "checksum",
-    "index": "index", "count": "count", "tx_id": "txId", "query": "query", "batch": "batch", "run": "run",
-    "attempt": "attempt", "grace_ms": "graceMs", "default_queues": "defaultTopicQueueNums", "delayed": "delayed",
-    "query_topic": "queryTopic", "stream": "stream",
-}  # fmt: skip
-_OMITTED_IF_DEFAULT: Final = frozenset({"delayed", "query_topic", "stream"})
-_winners: Final = msgspec.json.Decoder(list[WinnerRow])
+_WINNERS: Final = JsonBody(list[WinnerRow], "the winners are")
+#: Response body of HMQ_QUERIES.
+QUERIES: Final = JsonBody(list[QueryInfo], "a response to HMQ_QUERIES is")
 
 
-def prepare_ext(fields: PrepareFields) -> dict[str, object]:
-    """Ext of the request HMQ_PREPARE_BATCH."""
-    return {_NAMES[name]: value for name, value in fields._asdict().items() if value or name not in _OMITTED_IF_DEFAULT}
+def batch_of(fields: PrepareFields | DecideFields | DecisionFields) -> QueryBatch:
+    """The batch that the request names. Check it with ``problem_of``."""
+    batch = -1 if fields.batch is None else fields.batch
+    return QueryBatch(fields.query or "", batch, fields.run or "", fields.query_topic or "", fields.stream or "")
 
 
-def read_prepare(ext: Mapping[str, str]) -> PrepareFields:
-    """Inverse of ``prepare_ext``. Raises ProtocolError, which names the field."""
-    values: dict[str, Any] = {}
-    for name, kind in PrepareFields.__annotations__.items():
-        said = ext.get(_NAMES[name])
-        if said is not None:
-            values[name] = said if kind is str else read_number(_NAMES[name], said)
-    missing = [
-        _NAMES[name]
-        for name in PrepareFields._fields
-        if name not in values and name not in PrepareFields._field_defaults
-    ]
-    if missing:
-        raise ProtocolError(f"the request has no {', '.join(missing)}")
-    return PrepareFields(**values)
-
-
-def place_ext(log_offset: int, half_index: int) -> dict[str, object]:
-    """Ext of the response to HMQ_PREPARE_BATCH."""
-    return {"offset": log_offset, "halfIndex": half_index}
-
-
-def read_place(ext: Mapping[str, str]) -> tuple[int, int]:
-    """(log offset, half index) of a stored half batch. Raises ProtocolError."""
-    return read_number("offset", ext.get("offset", "")), read_number("halfIndex", ext.get("halfIndex", ""))
-
-
-def decide_ext(fields: DecideFields) -> dict[str, object]:
+def decide_ext(group: str, batch: QueryBatch, digest: bytes, *, is_last: bool = False) -> dict[str, Any]:
     """Ext of the request HMQ_DECIDE."""
-    ext = {"group": fields.group, "digest": fields.digest.hex(), **decision_ext(fields.batch)}
-    return {**ext, "last": True} if fields.is_last else ext
-
-
-def read_decide(ext: Mapping[str, str]) -> DecideFields:
-    """Inverse of ``decide_ext``. Raises ProtocolError, which names the field."""
-    digest = _hex("digest", ext.get("digest", ""))
-    if len(digest) != DIGEST_BYTES:
-        raise ProtocolError(f"digest has {len(digest)} bytes instead of {DIGEST_BYTES}")
-    is_last = ext.get("last", "").lower() == "true"
-    return DecideFields(ext.get("group", ""), read_batch(ext), digest, is_last)
+    return write_fields(DecideFields(
+        group, digest.hex(), batch.query, batch.batch, batch.run, batch.topic or None, batch.stream or None, is_last or None,
+    ))  # fmt: skip
 
 
 def encode_winners(winners: Sequence[WinnerRow]) -> bytes:
     """Body of HMQ_DECIDE."""
-    return msgspec.json.encode(winners)
+    return _WINNERS.encode(winners)
 
 
 def decode_winners(body: bytes | bytearray | memoryview) -> list[WinnerRow]:
@@ -167,65 +183,31 @@ def decode_winners(body: bytes | bytearray | memoryview) -> list[WinnerRow]:
     count = bytes(body).count(b"[") - 1
     if count > limits.TRANSACTION_HALF_BATCHES_MAX:
         raise ProtocolError(f"{count} winners; the maximum is {limits.TRANSACTION_HALF_BATCHES_MAX}")
-    try:
-        return _winners.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"the winners are malformed: {error}") from error
+    return _WINNERS.decode(body)
 
 
-def decision_ext(batch: QueryBatch | None) -> dict[str, object]:
-    """Ext of the request HMQ_DECISION; without a batch only the store host is answered."""
-    if batch is None:
-        return {}
-    ext: dict[str, object] = {"query": batch.query, "batch": batch.batch, "run": batch.run}
-    if batch.topic:
-        ext["queryTopic"] = batch.topic
-    if batch.stream:
-        ext["stream"] = batch.stream
-    return ext
+def decision_ext(batch: QueryBatch) -> dict[str, Any]:
+    """Ext of the request HMQ_DECISION."""
+    return write_fields(DecisionFields(batch.query, batch.batch, batch.run, batch.topic or None, batch.stream or None))
 
 
-def read_batch(ext: Mapping[str, str]) -> QueryBatch:
-    """Inverse of ``decision_ext`` with a batch. Raises ProtocolError. Check it with ``problem_of``."""
-    number = read_number("batch", ext.get("batch", ""))
-    return QueryBatch(
-        ext.get("query", ""), number, ext.get("run", ""), ext.get("queryTopic", ""), ext.get("stream", "")
-    )
-
-
-def answer_ext(answer: DecisionAnswer) -> dict[str, object]:
+def answer_ext(answer: DecisionAnswer) -> dict[str, Any]:
     """Ext of the response to HMQ_DECISION."""
-    ext: dict[str, object] = {
-        "storeHost": answer.store_host.hex(),
-        "decided": answer.is_decided,
-        "digest": answer.digest.hex(),
-        "position": answer.position,
-        "lastBatch": answer.last_batch,
-    }
-    return {**ext, "queryTopic": answer.query_topic} if answer.query_topic else ext
+    return write_fields(_AnswerFields(
+        answer.store_host.hex(), answer.is_decided, answer.digest.hex(), answer.position, answer.last_batch,
+        answer.query_topic or None,
+    ))  # fmt: skip
 
 
 def read_answer(ext: Mapping[str, str]) -> DecisionAnswer:
     """Inverse of ``answer_ext``. Raises ProtocolError."""
+    said = read_answer_fields(_AnswerFields, ext, "a response to HMQ_DECISION")
     return DecisionAnswer(
-        _hex("storeHost", ext.get("storeHost", "")),
-        ext.get("decided", "").lower() == "true",
-        _hex("digest", ext.get("digest", "")),
-        read_number("position", ext.get("position", "-1")),
-        read_number("lastBatch", ext.get("lastBatch", "-1")),
-        ext.get("queryTopic", ""),
-    )
+        bytes.fromhex(said.store_host), said.decided, bytes.fromhex(said.digest), said.position, said.last_batch,
+        said.query_topic or "",
+    )  # fmt: skip
 
 
-def read_number(name: str, text: str) -> int:
-    digits = text.removeprefix("-")
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 19:
-        raise ProtocolError(f"{name} is {text[:40]!r}, not a number")
-    return int(text)
-
-
-def _hex(name: str, text: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError as error:
-        raise ProtocolError(f"{name} is {text[:40]!r}, not hex digits") from error
+def read_place(ext: Mapping[str, str]) -> PlaceFields:
+    """Where a half batch is stored. Raises ProtocolError."""
+    return read_answer_fields(PlaceFields, ext, "a response to HMQ_PREPARE_BATCH")

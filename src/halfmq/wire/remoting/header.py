@@ -13,6 +13,8 @@ from msgspec import Struct, field
 
 from halfmq import limits
 from halfmq.errors import ProtocolError
+from halfmq.model.queue_reads import PullRequest
+from halfmq.model.text_fields import Int32, read_fields, without_empty
 from halfmq.wire.remoting import frame as frames
 from halfmq.wire.remoting.binary_header import decode_binary_header, encode_binary_header
 from halfmq.wire.remoting.codes import (
@@ -28,14 +30,14 @@ from halfmq.wire.remoting.fields import (
     FIELDS_OF_COMMAND,
     SEND_LETTER_OF_NAME,
     EndFields,
-    Int32,
-    PullFields,
     SendFields,
     UpdateOffsetFields,
+    read_answer_fields,
 )
 
 E = TypeVar("E")
 F = TypeVar("F")
+S = TypeVar("S", bound=Struct)
 Bytes = bytes | bytearray | memoryview
 
 
@@ -65,6 +67,14 @@ class Request(Struct, Generic[E], gc=False, kw_only=True):
     def is_oneway(self) -> bool:
         """Whether the sender expects no response: the receiver must not send one, not even an error."""
         return self.flag & FLAG_ONEWAY != 0
+
+    def read(self: "Request[Any]", shape: type[S]) -> S:
+        """The fields of a response. The caller checks ``code`` first: errors have no fields.
+
+        Raises:
+            ProtocolError: a field is missing or malformed.
+        """
+        return read_answer_fields(shape, self.ext, f"a response with code {self.code}")
 
     def to_answer(self, ext: F) -> "Request[F]":
         """A copy with another ``ext`` and only the fields for a later response: body, remark and fields could take a whole frame."""
@@ -98,7 +108,7 @@ _FAST: Final = {
     b"310": (310, _json_reader(Request[SendFields])),
     b"320": (320, _json_reader(Request[SendFields])),
     b"37,": (37, _json_reader(Request[EndFields])),
-    b"11,": (11, _json_reader(Request[PullFields])),
+    b"11,": (11, _json_reader(Request[PullRequest])),
     b"15,": (15, _json_reader(Request[UpdateOffsetFields])),
 }
 #: Commands with the long names of the ``SendFields``.
@@ -108,8 +118,8 @@ _start_of: Final = struct.Struct(">I8x3s").unpack_from
 _word_of: Final = struct.Struct(">I").unpack_from
 
 
-def decode(frame: bytes) -> Request[Any]:
-    """Decode a frame (without ``total``, as from ``FrameSplitter``).
+def decode(frame: bytes, fields_of: Mapping[int, type[Struct]] = FIELDS_OF_COMMAND) -> Request[Any]:
+    """Decode a frame (without ``total``, as from ``FrameSplitter``). ``fields_of``: the structs of the fields of requests, by code.
 
     Raises:
         InvalidHeader: fields of the command are invalid; the caller may respond.
@@ -141,7 +151,7 @@ def decode(frame: bytes) -> Request[Any]:
     else:
         raise ProtocolError(f"serialisation {word >> 24} is unknown", hint="0 is JSON, 1 is ROCKETMQ")
     loose.body = frame[header_end:]
-    return _typed(loose)
+    return _typed(loose, fields_of)
 
 
 Scalar = str | int | float | bool | None
@@ -202,7 +212,12 @@ def _too_many_fields(request: Request[dict[str, str]]) -> "InvalidHeader":
 
 
 def _texts(ext: Mapping[str, Scalar]) -> dict[str, str]:
-    return {name: _scalar_text(scalar) for name, scalar in ext.items() if scalar is not None}
+    # A text is almost every value, and a call takes longer than to look.
+    return {
+        name: scalar if type(scalar) is str else _scalar_text(scalar)
+        for name, scalar in ext.items()
+        if scalar is not None
+    }
 
 
 def _int32(value: Scalar, name: str) -> int:
@@ -211,7 +226,8 @@ def _int32(value: Scalar, name: str) -> int:
     try:
         return msgspec.convert(value, Int32, strict=False)
     except msgspec.ValidationError as error:
-        raise ProtocolError(f"{name} of a header: {error}") from error
+        text = f"{name} of a header: a whole number of 32 bits is expected, not {_scalar_text(value)[:64]!r}"
+        raise ProtocolError(text) from error
 
 
 def _language(value: Scalar) -> str:
@@ -239,31 +255,23 @@ def _decode_binary(header: bytes) -> Request[dict[str, str]]:
     return request
 
 
-def _typed(loose: Request[dict[str, str]]) -> Request[Any]:
-    wanted = None if loose.flag & FLAG_RESPONSE else FIELDS_OF_COMMAND.get(loose.code)
+def _typed(loose: Request[dict[str, str]], fields_of: Mapping[int, type[Struct]]) -> Request[Any]:
+    wanted = None if loose.flag & FLAG_RESPONSE else fields_of.get(loose.code)
     ext = loose.ext
     if len(ext) > limits.HEADER_FIELDS_MAX:
         raise _too_many_fields(loose)
     if wanted is None:
-        loose.ext = _without_empty(ext)
+        loose.ext = without_empty(ext) if "" in ext.values() else ext
         return loose
     if loose.code in _LONG_NAMES:
         ext = {SEND_LETTER_OF_NAME.get(name, name): value for name, value in ext.items()}
     typed: Request[Any] = loose
     try:
-        typed.ext = msgspec.convert(ext, wanted, strict=False)
-    except msgspec.ValidationError:
-        loose.ext = _without_empty(loose.ext)
-        try:
-            typed.ext = msgspec.convert(_without_empty(ext), wanted, strict=False)
-        except msgspec.ValidationError as error:
-            raise InvalidHeader(f"fields of command {loose.code}: {error}", loose) from error
+        typed.ext = read_fields(wanted, ext)
+    except msgspec.ValidationError as error:
+        loose.ext = without_empty(loose.ext)
+        raise InvalidHeader(f"fields of command {loose.code}: {error}", loose) from error
     return typed
-
-
-def _without_empty(ext: dict[str, str]) -> dict[str, str]:
-    """Treat empty values as missing, since a binary header cannot contain them."""
-    return {name: text for name, text in ext.items() if text} if "" in ext.values() else ext
 
 
 # --- responses ---------------------------------------------------------------------------------------------------
@@ -339,14 +347,15 @@ def encode_response(
     ``ext`` values are written as text (True as ``true``). ``extFields`` is always present, since clients read it without a check.
     Characters that UTF-8 cannot encode become ``?``.
     """
-    return _encode(code, request.opaque, FLAG_RESPONSE, _bounded(remark), ext, body, binary=request.binary)
+    header = _header(code, request.opaque, FLAG_RESPONSE, _bounded(remark), ext, request.binary)
+    return frames.assemble(header, body, request.binary)
 
 
 def encode_response_head(
     request: Request[Any], code: int, remark: str | None, ext: Mapping[str, object] | None, body_bytes: int
 ) -> bytes:
     """As ``encode_response``, without the body; the caller sends ``body_bytes`` after it."""
-    header = _header(code, request.opaque, FLAG_RESPONSE, _bounded(remark), ext, binary=request.binary)
+    header = _header(code, request.opaque, FLAG_RESPONSE, _bounded(remark), ext, request.binary)
     return frames.assemble_head(header, body_bytes, request.binary)
 
 
@@ -362,7 +371,7 @@ def _bounded(remark: str | None) -> str | None:
 
 def encode_oneway_request(code: int, opaque: int, ext: Mapping[str, object] | None = None, body: Bytes = b"") -> bytes:
     """A push to a client (39, 40, ...) as a complete frame, always in JSON, which all clients support."""
-    return _encode(code, opaque, FLAG_ONEWAY, None, ext, body, binary=False)
+    return frames.assemble(_header(code, opaque, FLAG_ONEWAY, None, ext, False), body)
 
 
 def encode_request(
@@ -376,26 +385,18 @@ def encode_request(
     binary: bool = False,
 ) -> bytes:
     """A request as a complete frame. None values in ``ext`` are omitted."""
-    return _encode(code, opaque, FLAG_ONEWAY if oneway else 0, remark, ext, body, binary=binary)
-
-
-def _encode(
-    code: int,
-    opaque: int,
-    flag: int,
-    remark: str | None,
-    ext: Mapping[str, object] | None,
-    body: Bytes,
-    *,
-    binary: bool,
-) -> bytes:
-    return frames.assemble(_header(code, opaque, flag, remark, ext, binary=binary), body, binary=binary)
+    header = _header(code, opaque, FLAG_ONEWAY if oneway else 0, remark, ext, binary)
+    return frames.assemble(header, body, binary)
 
 
 def _header(
-    code: int, opaque: int, flag: int, remark: str | None, ext: Mapping[str, object] | None, *, binary: bool
+    code: int, opaque: int, flag: int, remark: str | None, ext: Mapping[str, object] | None, binary: bool
 ) -> bytes:
-    pairs = {name: ext_text(value) for name, value in ext.items() if value is not None} if ext else {}
+    pairs = (
+        {n: value if type(value) is str else ext_text(value) for n, value in ext.items() if value is not None}
+        if ext
+        else {}
+    )
     if binary:
         return encode_binary_header(code, opaque, flag, remark, pairs.items())
     keys = {

@@ -98,23 +98,9 @@ def with_properties(stored: bytes, added: bytes) -> bytes:
         ProtocolError: not a stored message.
     """
     try:
-        message, _, size = stored_message.decode(stored)
+        return stored_message.with_properties(stored, added, limits.PROPERTIES_BYTES_MAX)
     except ValueError as error:
         raise ProtocolError(f"not a stored message: {error}") from error
-    text = message.properties
-    more = properties.append(text, added)[len(text) :]
-    if len(text) + len(more) > limits.PROPERTIES_BYTES_MAX:
-        return stored
-    at = size - len(text) - 2
-    return b"".join(
-        (
-            (size + len(more)).to_bytes(4, "big"),
-            stored[4:at],
-            (len(text) + len(more)).to_bytes(2, "big"),
-            stored[at + 2 : size],
-            more,
-        )
-    )
 
 
 def encode_check(

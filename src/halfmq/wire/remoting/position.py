@@ -1,4 +1,5 @@
-"""HMQ_POSITION, a command of halfmq: the bounds of all queues of some topics at one log position.
+"""Commands of halfmq for readers of several queues: the bounds of all queues of some topics at one log position, and how many messages of a
+queue fit into a number of bytes.
 
 A reader of several queues (Spark, reconciliation) must not see part of a transaction. With one request per queue (30, 31) the end
 offsets would be from different times. Here all are from the same high watermark, so each transaction is completely below or
@@ -17,72 +18,84 @@ With a body, the request also asks for the sizes of some messages, from which a 
 
 Topics that do not exist are not in the response. The id of a topic is never used again, so a reader that pulls by name knows from it
 whether the topic was deleted and created again meanwhile. Messages below an end offset are durable and can be pulled (11) at once.
-RocketMQ responds with REQUEST_CODE_NOT_SUPPORTED (3), which identifies it. The code fits in the 16 bits of a binary header. Pure
-functions.
+
+A reader that plans by size (Spark's ``maxBytesPerTrigger``) must not transfer the messages twice. It asks with HMQ_FITTING:
+
+    request   code 29011, ext ``topic``, ``queueId``, ``offset`` and ``end``: messages [offset, end); ``bytes``: their stored sizes
+              together are at most this
+    response  code 0, ext ``count`` and ``bytes`` of the messages from ``offset`` on that fit
+
+The broker examines a bounded number of messages, so ``count`` may be smaller: ask again at ``offset`` + ``count`` for the rest. Only
+0 means that the next message does not fit, or does not exist.
+
+RocketMQ responds with REQUEST_CODE_NOT_SUPPORTED (3), which identifies it. Pure functions.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final
 
-import msgspec
+from msgspec import field
 
 from halfmq.errors import ProtocolError
 from halfmq.limits import SIZE_SAMPLES_MAX, TOPICS_MAX
+from halfmq.model.queue_reads import Position, TopicBounds
+from halfmq.model.text_fields import Count32, Count64, Fields, NotEmpty, write_fields
+from halfmq.wire.remoting.fields import JsonBody, names_in, read_answer_fields
 from halfmq.wire.remoting.java_json import at_most
-from halfmq.wire.remoting.names import names_in
-
-EXT_TOPICS: Final = "topics"
-EXT_STORE: Final = "store"
-EXT_EPOCH: Final = "epoch"
-EXT_POSITION: Final = "position"
 
 
-class TopicBounds(NamedTuple):
-    """Bounds of a topic. ``queues[n]``: (first offset, end offset) of queue n. ``sizes``: (messages, their bytes) of each sample."""
+class PositionFields(Fields, gc=False):
+    """The request. ``topics``: names, separated by commas, which they cannot contain; without any only the position is requested."""
 
-    topic_id: int
-    queues: tuple[tuple[int, int], ...]
-    sizes: tuple[tuple[int, int], ...] = ()
+    topics: str = ""
 
 
-class PositionAnswer(NamedTuple):
-    """A response. ``store``: 32 hex digits; ``position``: the high watermark, below which everything is durable."""
-
+class _AnswerFields(Fields, gc=False):
     store: str
-    epoch: int
-    position: int
-    topics: dict[str, TopicBounds]
+    epoch: Count64
+    position: Count64
 
 
-class _Bounds(msgspec.Struct, omit_defaults=True):
-    id: int
-    queues: Sequence[tuple[int, int]]
-    sizes: Sequence[tuple[int, int]] = ()
+class FittingFields(Fields, gc=False):
+    """HMQ_FITTING. ``offset`` and ``end``: queue offsets; ``bytes_max``: bytes."""
+
+    topic: NotEmpty
+    queue_id: Count32
+    offset: Count64
+    end: Count64
+    bytes_max: Count64 = field(name="bytes")
 
 
-_BODY: Final = msgspec.json.Decoder(dict[str, _Bounds])
+class FittingAnswer(Fields, gc=False):
+    """The response to HMQ_FITTING."""
+
+    count: Count64
+    size_bytes: Count64 = field(name="bytes")
+
+
+_BODY: Final = JsonBody(dict[str, TopicBounds], "a response to HMQ_POSITION is")
 #: Body of the request: so many samples of as many topics have a third of it.
 _SAMPLES_BYTES_MAX: Final = 1 << 16
-_SAMPLES: Final = msgspec.json.Decoder(dict[str, list[tuple[int, int]]])
+_SAMPLES: Final = JsonBody(dict[str, list[tuple[int, int]]], "a request HMQ_POSITION is")
 
 
-def request_ext(topics: Iterable[str]) -> dict[str, str]:
-    """Ext fields of the request. Topic names cannot contain commas."""
-    return {EXT_TOPICS: ",".join(topics)}
+def request_ext(topics: Iterable[str]) -> dict[str, Any]:
+    """Ext fields of the request."""
+    return write_fields(PositionFields(",".join(topics)))
 
 
-def asked_topics(ext: Mapping[str, str]) -> tuple[str, ...]:
-    """Topics of the request, in order and without duplicates. Empty: only the position is requested.
+def asked_topics(fields: PositionFields) -> tuple[str, ...]:
+    """Topics of the request, in order and without duplicates.
 
     Raises:
         ProtocolError: more than there can be.
     """
-    return names_in(ext.get(EXT_TOPICS, ""), ",", TOPICS_MAX)
+    return names_in(fields.topics, ",", TOPICS_MAX)
 
 
 def encode_samples(samples: Mapping[str, Sequence[tuple[int, int]]]) -> bytes:
     """Body of the request: (queue, offset) of the first message of each sample, by topic. At most ``SIZE_SAMPLES_MAX`` in all."""
-    return msgspec.json.encode(samples)
+    return _SAMPLES.encode(samples)
 
 
 def asked_samples(body: bytes | bytearray | memoryview) -> dict[str, list[tuple[int, int]]]:
@@ -93,10 +106,7 @@ def asked_samples(body: bytes | bytearray | memoryview) -> dict[str, list[tuple[
     """
     if not body:
         return {}
-    try:
-        samples = _SAMPLES.decode(at_most(body, _SAMPLES_BYTES_MAX))
-    except (ValueError, RecursionError, msgspec.DecodeError) as error:
-        raise ProtocolError(f"a request HMQ_POSITION is malformed: {error!r}") from error
+    samples = _SAMPLES.decode(at_most(body, _SAMPLES_BYTES_MAX))
     left = SIZE_SAMPLES_MAX
     for topic, named in samples.items():
         samples[topic] = named[:left]
@@ -104,28 +114,23 @@ def asked_samples(body: bytes | bytearray | memoryview) -> dict[str, list[tuple[
     return samples
 
 
-def encode_answer(answer: PositionAnswer) -> tuple[dict[str, str], bytes]:
+def encode_answer(answer: Position) -> tuple[dict[str, Any], bytes]:
     """The response: (ext fields, body)."""
-    ext = {EXT_STORE: answer.store, EXT_EPOCH: str(answer.epoch), EXT_POSITION: str(answer.position)}
-    body = {name: _Bounds(*bounds) for name, bounds in answer.topics.items()}
-    return ext, msgspec.json.encode(body)
+    ext = write_fields(_AnswerFields(answer.store, answer.epoch, answer.position))
+    return ext, _BODY.encode(answer.topics)
 
 
-def decode_answer(ext: Mapping[str, str], body: bytes | bytearray | memoryview) -> PositionAnswer:
+def decode_answer(ext: Mapping[str, str], body: bytes | bytearray | memoryview) -> Position:
     """Decode the response.
 
     Raises:
         ProtocolError: a field is missing or invalid, or the body is malformed.
     """
-    try:
-        topics = _BODY.decode(body)
-        store, epoch, position = ext[EXT_STORE], int(ext[EXT_EPOCH]), int(ext[EXT_POSITION])
-    except (KeyError, ValueError, RecursionError, msgspec.DecodeError) as error:
-        raise ProtocolError(f"a response to HMQ_POSITION is malformed: {error!r}") from error
+    fields = read_answer_fields(_AnswerFields, ext, "a response to HMQ_POSITION")
+    topics = _BODY.decode(body)
     for name, bounds in topics.items():
         if any(not 0 <= first <= end for first, end in bounds.queues):
             raise ProtocolError(f"a response to HMQ_POSITION has invalid bounds for topic {name!r}: {bounds.queues}")
         if any(count < 0 or size < count for count, size in bounds.sizes):
             raise ProtocolError(f"a response to HMQ_POSITION has invalid sizes for topic {name!r}: {bounds.sizes}")
-    named = {name: TopicBounds(bounds.id, tuple(bounds.queues), tuple(bounds.sizes)) for name, bounds in topics.items()}
-    return PositionAnswer(store, epoch, position, named)
+    return Position(fields.store, fields.epoch, fields.position, topics)

@@ -14,9 +14,18 @@ from typing import Final, Literal
 import msgspec
 
 from halfmq.model.pending import GroupStats
-from halfmq.wire.remoting.json_body import JsonBody
+from halfmq.model.text_fields import Fields
+from halfmq.wire.remoting.fields import JsonBody
 
 PastLimitName = Literal["wait", "rollback", "set-aside"]
+
+
+class ProducerFields(Fields, gc=False, omit_defaults=True):
+    """HMQ_PRODUCER."""
+
+    group: str = ""
+    operator: str = ""
+    reason: str = ""
 
 
 class ProducerLimits(msgspec.Struct, frozen=True):

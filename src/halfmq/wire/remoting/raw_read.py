@@ -1,7 +1,8 @@
 """HMQ_RAW_READ, a command of halfmq: the queue entries of a range of one queue, and their messages as they are stored.
 
     request   code 29015, ext ``consumerGroup``, ``store`` (32 hex digits), ``topic``, ``topicId``, ``queueId``, ``firstOffset``,
-              ``endOffset``, ``maxBytes`` (of messages; at most 8 MiB, and the first message always fits); ``storedChecksums``: 1; ``continues``: 1
+              ``endOffset``, ``maxBytes`` (of messages; at most 8 MiB, and the first message always fits); ``storedChecksums``: 1;
+              ``continues``: 1
     response  code 0   ext ``entries`` (their number, N), ``runs`` (R), ``nextBeginOffset``, ``minOffset``, ``logStart``, ``position``, and
                        ``continues`` (1: the broker knows that field); body:
                          CRC-32 of the rest of the body 4
@@ -37,93 +38,62 @@ Pure functions.
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Annotated, Final
+
+from msgspec import Meta, field
 
 from halfmq.errors import ProtocolError
 from halfmq.model.checksum import crc32
-from halfmq.model.half_batch import ITEM_HEAD, ITEM_HEAD_BYTES
+from halfmq.model.half_batch import ITEM_HEAD_BYTES
+from halfmq.model.layout import ITEM_HEAD
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT, MESSAGE_AT
+from halfmq.model.text_fields import Count32, Count64, Fields, Int32, NotEmpty
+from halfmq.wire.remoting.fields import read_answer_fields
 
-EXT_STORE: Final = "store"
-EXT_ENTRIES: Final = "entries"
-EXT_RUNS: Final = "runs"
-EXT_HALF_BATCHES: Final = "halfBatches"
 EXT_NEXT: Final = "nextBeginOffset"
-EXT_MIN: Final = "minOffset"
-EXT_LOG_START: Final = "logStart"
-EXT_POSITION: Final = "position"
-EXT_CONTINUES: Final = "continues"
-_EXT_STORED_CHECKSUMS: Final = "storedChecksums"
-_NUMBERS: Final = ("topicId", "queueId", "firstOffset", "endOffset", "maxBytes")
+EXT_STORE: Final = "store"
 #: Before each message but the first of a run: the head of its record.
 BETWEEN_BYTES: Final = MESSAGE_AT
 #: Length of the checksum at the start of the body.
 CHECKSUM_BYTES: Final = 4
 #: More than the head of a frame with these fields, and the checksum.
 HEAD_BYTES: Final = 1_024
-#: Numbers have at most 19 digits (64 bits); longer ones are not parsed.
-_DIGITS_MAX: Final = 19
 
 _CHECKSUM: Final = struct.Struct(">I")
 #: Message bytes in an entry of a payload (``model.half_batch.ENTRY``).
 _SIZE_AT: Final = 4
 
 
-class RawReadFields(NamedTuple):
+class RawReadFields(Fields, gc=False, omit_defaults=True):
     """A request."""
 
-    group: str
+    group: str = field(name="consumerGroup")
     store: str
-    topic: str
-    topic_id: int
-    queue_id: int
-    first: int
-    end: int
-    bytes_max: int
-    with_stored_checksums: bool = False
-    #: Begin where the response before ended, not at ``first``.
-    continues: bool = False
+    topic: NotEmpty
+    topic_id: Count64
+    queue_id: Count32
+    first: Count64 = field(name="firstOffset")
+    end: Count64 = field(name="endOffset")
+    bytes_max: Count64 = field(name="maxBytes")
+    #: 1: return whole half batches with the checksums that are stored with them.
+    stored_checksums: Int32 = 0
+    #: 1: begin where the response before ended, not at ``first``.
+    continues: Int32 = 0
 
 
-class FoundFields(NamedTuple):
+class FoundFields(Fields, gc=False, omit_defaults=True):
     """Ext fields of a response with messages."""
 
-    entries: int
-    runs: int
-    next_offset: int
+    entries: Count64
+    runs: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+    next_offset: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)] = field(name="nextBeginOffset")
+    min_offset: Count64 | None = None
+    log_start: Count64 | None = None
+    position: Count64 | None = None
+    #: 1: the broker accepts requests that continue.
+    continues: Int32 = 0
     #: Runs that are all messages of a half batch.
-    half_batches: int = 0
-    #: Whether the broker accepts requests that continue.
-    continues: bool = False
-
-
-def encode_request_fields(fields: RawReadFields) -> dict[str, str]:
-    """Ext fields of the request."""
-    ext = {"consumerGroup": fields.group, EXT_STORE: fields.store, "topic": fields.topic}
-    ext |= zip(_NUMBERS, map(str, fields[3 : 3 + len(_NUMBERS)]), strict=True)
-    if fields.with_stored_checksums:
-        ext[_EXT_STORED_CHECKSUMS] = "1"
-    if fields.continues:
-        ext[EXT_CONTINUES] = "1"
-    return ext
-
-
-def decode_request_fields(ext: Mapping[str, str]) -> RawReadFields | str:
-    """The request, or a text that says what is wrong with it. The caller checks ranges."""
-    numbers = []
-    for name in _NUMBERS:
-        text = ext.get(name, "")
-        if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
-            return f"{name} {text[:40]!r}: not a number"
-        numbers.append(int(text))
-    topic = ext.get("topic", "")
-    if not topic:
-        return "topic is missing"
-    topic_id, queue_id, first, end, bytes_max = numbers
-    return RawReadFields(
-        ext.get("consumerGroup", ""), ext.get(EXT_STORE, ""), topic, topic_id, queue_id, first, end, bytes_max,
-        with_stored_checksums=ext.get(_EXT_STORED_CHECKSUMS) == "1", continues=ext.get(EXT_CONTINUES) == "1",
-    )  # fmt: skip
+    half_batches: Count64 = 0
 
 
 def complete_frame(
@@ -131,8 +101,8 @@ def complete_frame(
 ) -> memoryview:
     """The response with messages as a complete frame, in the memory of ``data``: ``HEAD_BYTES`` free bytes, entries, runs, messages.
 
-    ``head``: of a frame with ``body_bytes(data)`` of body, at most ``HEAD_BYTES - CHECKSUM_BYTES`` long. ``whole``: start and end in ``data``
-    of each whole half batch; then messages begin at ``messages_at``, and the checksum of the others is set before them.
+    ``head``: of a frame with ``body_bytes(data)`` of body, at most ``HEAD_BYTES - CHECKSUM_BYTES`` long. ``whole``: start and end in
+    ``data`` of each whole half batch; then messages begin at ``messages_at``, and the checksum of the others is set before them.
     """
     view = memoryview(data)
     body_at = HEAD_BYTES - CHECKSUM_BYTES
@@ -159,21 +129,10 @@ def decode_found(ext: Mapping[str, str]) -> FoundFields:
     Raises:
         ProtocolError: a field is missing or invalid.
     """
-    if EXT_RUNS not in ext:
+    found = read_answer_fields(FoundFields, ext, "a response to HMQ_RAW_READ")
+    if not found.half_batches <= found.runs <= found.entries:
         raise ProtocolError(
-            "the broker is an earlier version of halfmq, whose raw reads have no runs: upgrade it first"
-        )
-    try:
-        found = FoundFields(
-            int(ext[EXT_ENTRIES]), int(ext[EXT_RUNS]), int(ext[EXT_NEXT]), int(ext.get(EXT_HALF_BATCHES, 0)),
-            ext.get(EXT_CONTINUES) == "1",
-        )  # fmt: skip
-    except (KeyError, ValueError) as error:
-        raise ProtocolError(f"a response to HMQ_RAW_READ is malformed: {error!r}") from error
-    if not 0 <= found.half_batches <= found.runs <= found.entries or found.runs == 0 or found.next_offset <= 0:
-        raise ProtocolError(
-            f"a response to HMQ_RAW_READ has {found.entries} entries, {found.runs} runs, {found.half_batches} half batches, "
-            f"next offset {found.next_offset}"
+            f"a response to HMQ_RAW_READ has {found.entries} entries, {found.runs} runs, {found.half_batches} half batches"
         )
     return found
 

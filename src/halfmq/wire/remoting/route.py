@@ -8,7 +8,8 @@ Source: RocketMQ ``TopicRouteData``, ``ClientRequestProcessor``; rocketmq-client
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from halfmq.errors import ProtocolError
+from halfmq.errors import ProtocolError, UsageError
+from halfmq.model.address import Address, parse_address
 from halfmq.wire.remoting import java_json
 from halfmq.wire.remoting.codes import V4_9_4
 
@@ -35,6 +36,19 @@ class BrokerData(NamedTuple):
     broker_name: str
     addresses: dict[int, str]
 
+    @property
+    def master_text(self) -> str:
+        """What its master says of its address, for the text of an error."""
+        return self.addresses.get(MASTER_ID, "no master")
+
+    @property
+    def master(self) -> Address | None:
+        """Address of its master; None if there is none, or what it says of itself is no address."""
+        try:
+            return parse_address(self.addresses.get(MASTER_ID, ""), None)
+        except UsageError:
+            return None
+
 
 class Route(NamedTuple):
     """Brokers and queues of a topic."""
@@ -43,6 +57,10 @@ class Route(NamedTuple):
     queues: tuple[QueueData, ...]
     #: ``brokerA:4;brokerB:4`` of an ordered topic.
     order_conf: str = ""
+
+    def masters(self) -> dict[str, Address]:
+        """The addresses of the masters by the name of their broker."""
+        return {data.broker_name: master for data in self.brokers if (master := data.master) is not None}
 
 
 def encode_route(route: Route, version: int, *, standard_json: bool = False) -> bytes:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -11,11 +12,20 @@ from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting import soon, turns, until
 
 from halfmq import limits
-from halfmq.broker.front_door import Rejected
 from halfmq.broker.http import connection as connection
-from halfmq.broker.http.connection import HEADER_BYTES_MAX, HEADERS_MAX, REQUEST_TIMEOUT_S, Answer, HttpConnection
-from halfmq.broker.http.door import HttpFrontDoor
-from halfmq.broker.listener import bind
+from halfmq.broker.http.connection import (
+    HEADER_BYTES_MAX,
+    HEADERS_MAX,
+    REQUEST_TIMEOUT_S,
+    Answer,
+    HttpConnection,
+    HttpRequest,
+)
+from halfmq.broker.http.door import HttpFrontDoor, Route
+from halfmq.broker.listener import PortPlan, bind
+from halfmq.broker.peers.peers import Peers, Rejected
+from halfmq.broker.services.access import Access, Action
+from halfmq.model.text_fields import Fields
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 GET = b"GET /one HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -28,17 +38,22 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", 3_600)
 
 
+def peers() -> Peers:
+    return Peers(asyncio.get_running_loop(), clock=time.perf_counter)
+
+
 class Stage:
     def __init__(self) -> None:
-        self.door = HttpFrontDoor({"h"})
+        self.peers = peers()
+        self.door = HttpFrontDoor(self.peers, {"h"})
         #: Requests that ``/later`` has not answered.
         self.waiting: list[Answer] = []
         self.served = 0
-        none: frozenset[str] = frozenset()
+        read, none = Access(Action.READ), Fields
         self.door.resources |= {
-            "/one": (none, self.one),
-            "/later": (none, lambda given, answer: self.waiting.append(answer)),
-            "/bug": (none, self.bug),
+            "/one": Route(read, none, self.one),
+            "/later": Route(read, none, lambda given, answer: self.waiting.append(answer)),
+            "/bug": Route(read, none, self.bug),
         }
         self.port = 0
         self._writers: list[asyncio.StreamWriter] = []
@@ -65,7 +80,7 @@ class Stage:
 @asynccontextmanager
 async def stage() -> AsyncIterator[Stage]:
     made = Stage()
-    port = await bind(made.door, "HTTP service", ("127.0.0.1",), 0)
+    port = await bind(PortPlan("HTTP service", lambda host: made.door.admit(host), 0), ("127.0.0.1",))
     port.listen()
     port.accept()
     made.port = port.port
@@ -75,7 +90,7 @@ async def stage() -> AsyncIterator[Stage]:
         port.close()
         await made.close_peers()
         for one in list(made.door.connections):
-            if one.transport is not None:
+            if one.is_open:
                 one.transport.abort()
         await until(lambda: not made.door.connections)
 
@@ -114,6 +129,26 @@ async def test_requests_that_come_at_once_are_answered_in_order_and_in_parts_of_
             peer[1].write(bytes([byte]))
             await asyncio.sleep(0)
         assert await answer_of(peer) == (200, {"number": 41})
+        peer[1].close()
+
+
+async def test_the_door_gets_who_asks_and_what_with_all_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[HttpRequest] = []
+
+    def serve(door: HttpFrontDoor, request: HttpRequest, answer: Answer) -> None:
+        asked.append(request)
+        answer(200, None)
+
+    monkeypatch.setattr(HttpFrontDoor, "_serve", serve)
+    async with stage() as made:
+        peer = await made.peer()
+        peer[1].write(
+            b"HEAD /one?a=%41&b HTTP/1.1\r\nHost: h\r\nAuthorization: \xe9 1\r\nAUTHORIZATION: 2\r\nX-A:\r\n\r\n"
+        )
+        await until(lambda: asked)
+        (connection,) = made.door.connections
+        headers = {"host": "h", "authorization": "\xe9 1", "x-a": ""}
+        assert asked == [HttpRequest(connection, "GET", "/one", "a=%41&b", headers)]
         peer[1].close()
 
 
@@ -259,7 +294,7 @@ async def test_a_peer_that_reads_nothing_is_not_answered_further_and_is_closed(m
             answered += 1
             answer(200, "x" * 4_000_000)
 
-        made.door.resources["/large"] = (frozenset(), large)
+        made.door.resources["/large"] = Route(Access(Action.READ), Fields, large)
         peer = socket.create_connection(("127.0.0.1", made.port))
         peer.setblocking(False)
         peer.send(GET.replace(b"/one", b"/large") * 50)
@@ -291,11 +326,27 @@ async def trickles(peer: Peer) -> None:
 
 
 async def reads_nothing(made: Stage, peer: socket.socket) -> None:
-    made.door.resources["/large"] = (frozenset(), lambda given, answer: answer(200, "x" * 8_000_000))
+    made.door.resources["/large"] = Route(
+        Access(Action.READ), Fields, lambda given, answer: answer(200, "x" * 8_000_000)
+    )
     peer.setblocking(False)
-    before = {one for one in made.door.connections if one._full}
+    before = {one for one in made.door.connections if one.is_full}
     peer.send(GET.replace(b"/one", b"/large"))
-    await until(lambda: {one for one in made.door.connections if one._full} > before)
+    await until(lambda: {one for one in made.door.connections if one.is_full} > before)
+
+
+async def test_probe_is_answered_while_clients_have_sent_so_much_that_none_is_read_from() -> None:
+    async with stage() as made:
+        made.peers.intake.stopped = made.peers.intake.full = True
+        probe = await made.peer()
+        for number in (1, 2):
+            probe[1].write(GET)
+            assert await answer_of(probe) == (200, {"number": number})
+        (only,) = made.peers.connected.values()
+        host, port = probe[1].get_extra_info("sockname")
+        assert only.address == f"{host}:{port}"
+        probe[1].close()
+        await until(lambda: not made.peers.connected)
 
 
 @pytest.mark.parametrize("kind", ["idle", "idle after a response", "slow header", "slow reader", "waits for the disk"])
@@ -318,7 +369,7 @@ async def test_probe_is_answered_while_others_hold_all_connections(kind: str) ->
             elif kind == "waits for the disk":
                 peer[1].write(GET.replace(b"/one", b"/later"))
                 await until(lambda: len(made.waiting) > number)  # noqa: B023
-        await until(lambda: len([one for one in made.door.connections if one.transport]) == limits.HTTP_CONNECTIONS_MAX)
+        await until(lambda: len([one for one in made.door.connections if one.is_open]) == limits.HTTP_CONNECTIONS_MAX)
         for _ in range(3):
             probe = await made.peer()
             probe[1].write(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
@@ -357,11 +408,11 @@ async def test_connections_beyond_the_limit_that_never_began_are_rejected_and_co
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 1)
-    door = HttpFrontDoor({"h"})
+    door = HttpFrontDoor(peers(), {"h"})
     first = door.admit("10.0.0.1")
     assert isinstance(first, HttpConnection)
     assert door.admit("10.0.0.1") == Rejected("HTTP connections: limit of 1 reached")
-    door.begun(first)
+    first.begun()
     assert isinstance(door.admit("10.0.0.1"), HttpConnection)
 
 

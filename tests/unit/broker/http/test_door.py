@@ -3,14 +3,29 @@
 from typing import Any
 
 import pytest
+from tests.support.services import HandLoop
 
-from halfmq.broker.http.door import HttpFrontDoor
+from halfmq.broker.http.connection import HttpConnection, HttpRequest
+from halfmq.broker.http.door import HttpFrontDoor, Route
+from halfmq.broker.peers.peers import Peers
+from halfmq.broker.services.access import Access, Action
+from halfmq.model.text_fields import Fields, write_fields
+
+
+class Two(Fields):
+    x: str | None = None
+    y: str | None = None
 
 
 def told(method: str, target: str, host: str | None = None) -> tuple[int, Any]:
-    door, answers = HttpFrontDoor({"h"}), []  # type: tuple[HttpFrontDoor, list[tuple[int, Any]]]
-    door.resources["/a"] = (frozenset({"x", "y"}), lambda given, answer: answer(200, given))
-    door._serve(method, target, host, lambda status, body: answers.append((status, body)))
+    door, answers = HttpFrontDoor(Peers(HandLoop(), clock=lambda: 0.0), {"h"}), []  # type: tuple[HttpFrontDoor, list[tuple[int, Any]]]
+    door.resources["/a"] = Route(Access(Action.READ), Two, lambda given, answer: answer(200, write_fields(given)))
+    path, _, query = target.partition("?")
+    headers = {} if host is None else {"host": host}
+    request = HttpRequest(
+        HttpConnection(door._peers, door._serve, door.connections.discard), method, path, query, headers
+    )
+    door._serve(request, lambda status, body: answers.append((status, body)))
     (only,) = answers
     return only
 

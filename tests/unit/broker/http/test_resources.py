@@ -81,8 +81,8 @@ async def test_findings_are_counted_by_health_and_listed(tmp_path: Path) -> None
 async def test_a_page_that_cannot_be_is_refused_with_what_can(tmp_path: Path) -> None:
     async with serving(tmp_path, http_port=0) as running:
         assert await asked(running, "/transactions/undecided?max=0", "/transactions/undecided?from=x") == [
-            (400, {"error": "max: 1 to 1000"}),
-            (400, {"error": "from: the value in the previous response"}),
+            (400, {"error": "max: a whole number from 1 to 1000 is expected, not '0'"}),
+            (400, {"error": "from: a whole number from 0 to 9223372036854775807 is expected, not 'x'"}),
         ]
 
 

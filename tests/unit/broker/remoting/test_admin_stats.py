@@ -206,7 +206,7 @@ async def test_questions_that_wait_keep_what_they_need_and_are_counted(tmp_path:
     async with serving(tmp_path) as running:
         client, gateway = await running.client(), running.broker._gateway
         assert (await client.ask(28)).code == 0
-        (connection,) = gateway.connections.values()
+        (connection,) = running.broker._peers.connected.values()
         asked = gateway.handlers[28].func.__self__._asked  # type: ignore[attr-defined]
         for code, ext in (
             (28, {"more": "x" * 9_000}),
@@ -215,11 +215,11 @@ async def test_questions_that_wait_keep_what_they_need_and_are_counted(tmp_path:
             request: Request[Any] = Request(
                 code=code, ext=ext, opaque=code, flag=2, remark="x" * 9_000, body=b"x" * 9_000
             )
-            before = gateway.intake.taken
+            before = running.broker._peers.intake.taken
             gateway.handlers[code](connection, request)
             ((_, _, kept, _),) = asked
             assert (kept.body, kept.remark, isinstance(kept.ext, dict)) == (b"", None, False)
-            assert gateway.intake.taken - before >= (400_000 if code == 208 else 1_024)
+            assert running.broker._peers.intake.taken - before >= (400_000 if code == 208 else 1_024)
             while asked:
                 await asyncio.sleep(0)
-            assert gateway.intake.taken == before
+            assert running.broker._peers.intake.taken == before

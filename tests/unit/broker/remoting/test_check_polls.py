@@ -108,5 +108,5 @@ async def test_a_parked_poll_keeps_nothing_that_its_answer_does_not_need(tmp_pat
         _, kept = one.answer.args
         assert (kept.body, kept.remark, kept.ext) == (b"", None, None)
         running.broker._check_polls.drain()
-        running.broker._gateway.flush()
+        running.broker._peers.flush()
         assert (await soon(client.expect(4_711))).code == 0

@@ -94,7 +94,7 @@ async def test_checks_that_nobody_reads_are_not_counted_and_come_when_it_reads_a
     async with serving(tmp_path, settings=QUICK) as running:
         client = await running.client()
         await client.heartbeat("me", producers=["P"])
-        connection = next(iter(running.broker._gateway.connections.values()))
+        connection = next(iter(running.broker._peers.connected.values()))
         connection.is_full = True
         await (await running.client()).half("T", b"one", unique=ID)
         group = running.state.producer_groups["P"]

@@ -7,6 +7,8 @@ from tests.support.in_process import serving
 from tests.support.raw_client import Answer, RawClient, command, frame
 from tests.support.waiting import soon
 
+from halfmq.broker.remoting.client_calls import ClientCommands
+
 ASK = {"consumerGroup": "C", "clientId": "me", "jstackEnable": "true"}
 
 
@@ -56,7 +58,7 @@ async def test_who_is_not_there_or_gets_lost(tmp_path: Path) -> None:
         await pushed(member)
         await member.close()
         assert "was lost" in str((await asked).remark)
-        assert not running.broker._calls._calls
+        assert not running.broker._handlers[ClientCommands]._calls
 
 
 async def test_a_call_keeps_nothing_that_its_answer_does_not_need(tmp_path: Path) -> None:
@@ -64,8 +66,8 @@ async def test_a_call_keeps_nothing_that_its_answer_does_not_need(tmp_path: Path
         member, admin = await consumer(running), await running.client()
         admin.write(command(307, 4_711, {**ASK, "more": "x" * 9_000}, remark="x" * 9_000))
         got = await pushed(member)
-        (call,) = running.broker._calls._calls.values()
-        _, kept = call.answer.args
+        (call,) = running.broker._handlers[ClientCommands]._calls.values()
+        kept = call.request
         assert (kept.body, kept.remark, kept.ext) == (b"", None, None)
         member.write(reply(got, body=b"{}"))
         assert (await soon(admin.expect(4_711))).body == b"{}"

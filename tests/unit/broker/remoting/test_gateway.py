@@ -10,7 +10,7 @@ from tests.support.in_process import serving
 from tests.support.raw_client import command, pull_ext, send_ext
 from tests.support.waiting import soon, turns, until
 
-from halfmq.broker.remoting import gateway as remoting_gateway
+from halfmq.broker.peers import peers as peers_module
 
 ID = "AC10000100002A9F0000000000000001"
 
@@ -21,7 +21,7 @@ async def test_draining_broker_sends_away_who_knows_how_to_go(tmp_path: Path, ve
         client = await running.client(version=version)
         assert (await client.send("T", b"x", unique="1" * 32)).code == 0
         half = await client.half("T", b"one", unique=ID)
-        running.broker._gateway.draining = True
+        running.broker._peers.draining = True
         assert (await client.send("T", b"x", unique="2" * 32)).code == code
         assert (await client.ask(105, {"topic": "T"})).code == code
         assert (await client.end(half, ID, 8)).ext["HMQ_VERDICT"] == "COMMITTED", "a verdict is always taken"
@@ -36,7 +36,7 @@ async def test_drain_answers_parked_pulls_and_closes_connections(tmp_path: Path)
         await running.broker.drain()
         assert (await soon(parked)).code == 19
         await soon(client.closed.wait())
-        assert running.broker._gateway.connections == {}
+        assert running.broker._peers.connected == {}
         with pytest.raises(ConnectionError):
             await running.client()
 
@@ -44,28 +44,27 @@ async def test_drain_answers_parked_pulls_and_closes_connections(tmp_path: Path)
 async def test_silent_connection_is_closed_and_a_live_one_is_not(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         silent, live = await running.client(), await running.client()
-        gateway = running.broker._gateway
-        for _ in range(remoting_gateway._IDLE_CHECKS + 1):
+        peers = running.broker._peers
+        for _ in range(peers_module._IDLE_CHECKS + 1):
             await live.ask(105, {"topic": "TBW102"})
-            gateway._close_idle()
+            peers._close_idle()
         await soon(silent.closed.wait())
         assert (await live.ask(105, {"topic": "TBW102"})).code == 0
 
 
 async def test_reading_stops_while_too_many_answers_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remoting_gateway, "BACKLOG_MAX", 4)
+    monkeypatch.setattr(peers_module, "BACKLOG_MAX", 4)
     async with serving(tmp_path) as running:
         client = await running.client()
-        gateway, sequencer = running.broker._gateway, running.broker._sequencer
-        backlog = 10
-        monkeypatch.setattr(gateway, "_backlog", lambda: backlog)
+        peers, sequencer = running.broker._peers, running.broker._sequencer
+        peers.waiting = 10
         assert (await client.ask(105, {"topic": "TBW102"})).code == 0
         waiting = client.expect(900)
         client.write(command(105, 900, {"topic": "TBW102"}))
         await turns()
         assert not waiting.done(), "nothing more is read"
-        backlog = 0
-        gateway.flush()
+        peers.waiting = 0
+        peers.flush()
         assert (await soon(waiting)).code == 0
         assert sequencer.idle
 
@@ -89,7 +88,7 @@ async def test_what_a_peer_does_wrong_is_said_once_and_then_with_how_often(
     """Also where it comes again and again on new connections. Another kind of mistake is said at once."""
     caplog.set_level(logging.INFO, "halfmq.gateway")
     async with serving(tmp_path) as running:
-        gateway = running.broker._gateway
+        peers = running.broker._peers
         for _ in range(5):
             client = await running.client()
             for _ in range(100):
@@ -98,7 +97,7 @@ async def test_what_a_peer_does_wrong_is_said_once_and_then_with_how_often(
             await client.closed.wait()
         told = [record.getMessage() for record in caplog.records]
         assert [text.split(": ")[1] for text in told] == ["fields of command 310", "it is closed"]
-        monkeypatch.setattr(gateway._throttle, "_rest_s", 0)
+        monkeypatch.setattr(peers.log_throttle, "_rest_s", 0)
         caplog.clear()
         assert (await (await running.client()).ask(310, {"e": "no number"})).code == 1
         assert "(500 times since the last line)" in caplog.messages[0]
@@ -140,7 +139,7 @@ async def test_nothing_behind_a_frame_that_closes_the_connection_is_served(tmp_p
         client = await running.client()
         client.write(b"\0\0\0\x08\0\0\0\4nope" + command(310, 7, send_ext("T", "P", 0, {}), b"x"))
         await soon(client.closed.wait())
-        await until(lambda: not running.broker._gateway.connections and running.broker._sequencer.idle)
+        await until(lambda: not running.broker._peers.connected and running.broker._sequencer.idle)
         assert running.log_bytes() == before
 
 
@@ -163,7 +162,7 @@ async def test_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> Non
         for _ in range(300):
             writer.write(ask)
             await asyncio.sleep(0)
-        connection = max(running.broker._gateway.connections.values(), key=lambda one: one.number)
+        connection = max(running.broker._peers.connected.values(), key=lambda one: one.number)
         await until(lambda: connection.is_full)
         await turns(300)
         assert connection.transport.get_write_buffer_size() < 64 << 20
@@ -179,8 +178,8 @@ async def test_requests_of_one_read_wait_while_their_answers_are_not_taken(tmp_p
         ask = pull_ext("T", "TOOLS_CONSUMER", 0, 0)
         ask["sysFlag"] = "4"
         writer.write(b"".join(command(11, number, ask) for number in range(60)))
-        await until(lambda: len(running.broker._gateway.connections) == 2)
-        connection = max(running.broker._gateway.connections.values(), key=lambda one: one.number)
+        await until(lambda: len(running.broker._peers.connected) == 2)
+        connection = max(running.broker._peers.connected.values(), key=lambda one: one.number)
         await until(lambda: connection._later and connection.is_full)
         await turns(300)
         assert connection.transport.get_write_buffer_size() < 4 << 20

@@ -1,7 +1,7 @@
 """No request of at most 4 MiB keeps the event loop for more than 50 ms of CPU, whatever is in it: decision 0058.
 
-Every code that the gateway serves is given the worst requests that ``worst_requests`` knows, on a store with wide topics, frequent keys, undecided
-transactions and large batches. A new code without a valid request there fails. Measured is the longest callback, see ``loop_time``.
+Every code that the gateway serves is given the worst requests that ``worst_requests`` knows, on a store with wide topics, frequent keys,
+undecided transactions and large batches. A new code gets one from its fields. Measured is the longest callback, see ``loop_time``.
 """
 
 import gc
@@ -47,8 +47,6 @@ async def shortest_ms(running: Running, worst: worst_requests.Worst) -> float:
 
 async def test_no_request_keeps_the_loop_for_50_ms(tmp_path: Path) -> None:
     async with serving(tmp_path, segment_bytes=SEGMENT) as running:
-        handlers = running.broker._gateway.handlers
-        assert set(handlers) == set(REQUESTS), "a code without a request in worst_requests.REQUESTS"
         await prepare(running.broker)
         with heap_aside():
             late, seen = [], []

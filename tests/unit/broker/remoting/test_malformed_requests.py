@@ -1,7 +1,7 @@
 """The commands of halfmq with fields or bodies that nobody can mean: each is refused by name and changes nothing.
 
-Which fields are malformed is tested with their codec, in ``unit/wire/remoting``; here stands that each command asks its codec, and
-answers on a connection that stays. The commands of RocketMQ: ``scenarios/test_bad_input``.
+Which numbers are malformed is tested for every field in ``test_strict_fields``; here stands that each command answers on a connection that
+stays, and what its handler refuses. The commands of RocketMQ: ``scenarios/test_bad_input``.
 """
 
 import json
@@ -19,7 +19,7 @@ RAW = {
 }  # fmt: skip
 TABLE = {"store": "ab" * 16, "wanted": "rows", "firstHalf": "0", "endHalf": "9", "position": "0", "maxBytes": "100"}
 RESOLVE = {"txId": ONE, "verdict": "COMMIT", "operator": "ada"}
-#: (command, ext, body, code, what the remark names). 29 names a field; 1 is what ``ProtocolError`` becomes.
+#: (command, ext, body, code, what the remark names). 29 names a field; 1 is what a malformed body becomes.
 REQUESTS: tuple[tuple[int, dict[str, str], bytes, int, str], ...] = (
     (29_001, {"topics": "T"}, b"{", 1, "HMQ_POSITION"),
     (29_002, {"max": "1001"}, b"", 29, "max"),
@@ -41,24 +41,26 @@ REQUESTS: tuple[tuple[int, dict[str, str], bytes, int, str], ...] = (
     (29_018, {"query": "q", "operator": "me"}, b"", 29, "reason"),
     (29_009, POLL | {"group": "a b"}, b"", 29, "group"),
     (29_009, POLL | {"waitMs": "x"}, b"", 29, "waitMs"),
-    (29_010, {"max": "many"}, b"", 29, "group"),
+    (29_010, {"max": "5"}, b"", 29, "group"),
     (29_010, {"group": "P", "max": "many"}, b"", 29, "max"),
-    (29_011, {"topic": "T", "queueId": "0", "offset": "0", "end": "3"}, b"", 29, "bytes '': not a number from 0"),
-    (29_012, {}, b"", 1, "the request has no group, topic, queueId"),
-    (29_012, PREPARE | {"queueId": "x"}, b"", 1, "queueId"),
+    (29_011, {"topic": "T", "queueId": "0", "offset": "0", "end": "3"}, b"", 29, "bytes: missing"),
+    (29_012, {}, b"", 29, "group: missing"),
+    (29_012, PREPARE | {"queueId": "x"}, b"", 29, "queueId"),
     (29_012, PREPARE, b"junk", 29, "checksum"),
-    (29_013, {}, b"[]", 1, "digest"),
+    (29_013, DECIDE | {"digest": "abcd"}, b"[]", 29, "digest"),
     (29_013, DECIDE, b"{", 1, "winners"),
     (29_013, DECIDE | {"batch": "-5"}, b"[]", 29, "batch"),
-    (29_014, {"query": "q", "batch": "many", "run": "r"}, b"", 1, "batch"),
+    (29_014, {"query": "q", "batch": "many", "run": "r"}, b"", 29, "batch"),
     (29_014, {"query": "a b", "batch": "1", "run": "r"}, b"", 29, "query"),
-    (29_026, {"group": "P", "txId": "fenced"}, b"", 1, "since"),
+    (29_026, {"group": "P", "txId": "fenced"}, b"", 29, "since"),
     (29_026, {"group": "P", "txId": "fenced", "since": "-1"}, b"", 29, "since"),
     (29_026, {"group": "a b", "txId": "fenced", "since": "0"}, b"", 29, "group"),
     (29_026, {"group": "P", "txId": "a b", "since": "0"}, b"", 29, "transaction id"),
     (29_026, {"group": "P", "txId": "5-7f000001-18f0a0b0c0d-1a2b-0badcafe-1", "since": "0"}, b"", 29, "generates"),
     (29_015, RAW | {"firstOffset": "x"}, b"", 29, "firstOffset"),
-    (29_016, TABLE | {"wanted": "everything"}, b"", 29, "wanted 'everything'"),
+    (29_016, TABLE | {"wanted": "everything"}, b"", 29, "everything"),
+    (29_016, TABLE | {"firstHalf": "10"}, b"", 29, "endHalf 9 is before firstHalf 10"),
+    (29_009, POLL | {"clientId": "two\nlines"}, b"", 29, "clientId"),
 )
 
 

@@ -55,16 +55,17 @@ async def test_what_waits_behind_a_heartbeat_is_little_and_is_counted(tmp_path: 
     async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
         hand.flush.run()
         client = await running.client()
-        clients, intake = running.broker._members.members, running.broker._gateway.intake
+        members, peers = running.broker._members, running.broker._peers
+        intake = peers.intake
         asked = asyncio.create_task(client.heartbeat("me", consumers={"C": ["T"]}))
         await until(lambda: hand.flush.asked is not None)
         before = intake.taken
         ext = {"clientID": "me", "consumerGroup": "x" * 100_000}
         client.write(command(35, 4_711, ext, b"x" * 9_000, remark="x" * 9_000))
         client.write(command(34, 4_712, ext, b'{"clientID":"me"}', remark="x" * 9_000))
-        await until(lambda: clients.waiting == 2)
+        await until(lambda: peers.waiting == 2)
         await until(lambda: intake.taken - before >= 400_000)
-        for one in clients._waiting[next(iter(clients._waiting))]:
+        for one in members._waiting[next(iter(members._waiting))]:
             request = one.failed.args[1]
             assert (request.body, request.remark) == (b"", None)
         hand.flush.run()

@@ -54,7 +54,7 @@ async def test_a_policy_rolls_back_after_its_checks_says_so_everywhere_and_survi
         row = running.broker._store.transaction_row(0)
         assert (row.state, row.decided_by, row.checks) == (3, 5, 2)
         assert any("operator ada from 127.0.0.1" in line for line in caplog.messages)
-        assert f"the policy of group P: transaction {ONE} was rolled back after 2 checks" in caplog.messages
+        assert f"transaction {ONE} of group P: rolled back by the check policy, after 2 checks" in caplog.messages
     async with serving(tmp_path, settings=QUICK) as running:
         stands = json.loads((await change(await running.client())).body)
         assert (stands["check_limit"], stands["past_limit"], stands["set_by"]) == (2, "rollback", "ada")

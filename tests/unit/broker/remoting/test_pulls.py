@@ -154,9 +154,9 @@ async def test_pulls_get_less_while_answers_are_not_taken(tmp_path: Path, monkey
     async with serving(tmp_path) as running:
         client = await running.client()
         await sent(client, 4, body=bytes(20_000))
-        monkeypatch.setattr(running.broker._gateway.outgoing, "bytes", limits.OUTGOING_BYTES_MAX // 2 + 1)
+        monkeypatch.setattr(running.broker._peers.outgoing, "bytes", limits.OUTGOING_BYTES_MAX // 2 + 1)
         assert len(messages(await client.pull("T"))) == 3
-        monkeypatch.setattr(running.broker._gateway.outgoing, "bytes", limits.OUTGOING_BYTES_MAX + 1)
+        monkeypatch.setattr(running.broker._peers.outgoing, "bytes", limits.OUTGOING_BYTES_MAX + 1)
         answer = await client.pull("T", wait_ms=20_000)
         assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "0"), "it comes again at once"
 
@@ -229,7 +229,7 @@ async def test_parked_pulls_of_who_does_not_read_are_answered_when_it_reads_agai
         writer.write(b"".join(command(11, number, ask) for number in range(40)))
         pulls = running.broker._pulls
         await until(lambda: pulls.held == 40)
-        connection = max(running.broker._gateway.connections.values(), key=lambda one: one.number)
+        connection = max(running.broker._peers.connected.values(), key=lambda one: one.number)
         assert (await client.send("T", bytes(1 << 20), unique="9" * 32)).code == 0
         assert pulls.held > 20
         assert connection.transport.get_write_buffer_size() < 4 << 20
@@ -246,12 +246,12 @@ def test_a_text_of_any_characters_is_an_answer_that_can_be_read(binary: bool) ->
     text = 'the message at offset 2 cannot be read: /data/a "quoted" \\ path\n'
     sent: list[bytes] = []
     gateway: Any = SimpleNamespace(
-        handlers={}, answer=lambda connection, request, *rest: sent.append(encode_response(request, *rest))
+        answer=lambda connection, request, *rest: sent.append(encode_response(request, *rest)),
     )
-    pulls: Any = SimpleNamespace()
+    parts: Any = SimpleNamespace(gateway=gateway, sequencer=SimpleNamespace(view=None), turns=None, pulls=None)
     request: Request[Any] = Request(code=11, ext=None, opaque=7, binary=binary)
     pulled = Pulled(Status.UNREADABLE, 2, 0, 9, bytearray(), text)
-    PullHandlers(gateway, pulls)._answer(SimpleNamespace(send=sent.append), request, pulled)  # type: ignore[arg-type]
+    PullHandlers(parts)._pulled(SimpleNamespace(send=sent.append), request, pulled)  # type: ignore[arg-type]
     (frame,) = sent
     answer = decode_frame(frame[4:])
     assert (answer.code, answer.remark) == (1, text)

@@ -3,8 +3,7 @@
 import pytest
 
 from halfmq.broker.remoting.refusals import CODES, refusal
-from halfmq.core.decision import Refused, Why
-from halfmq.core.engine import Failed
+from halfmq.core.decision import Failed, Refused, Why
 
 #: What clients and tools know them by.
 REASONS = {

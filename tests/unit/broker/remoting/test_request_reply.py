@@ -75,10 +75,10 @@ async def test_a_reply_whose_asker_is_gone_or_not_named_is_refused(tmp_path: Pat
         assert (await replier.ask(325, reply_ext(), b"new")).code == 0
         assert again.pushes.get_nowait().body == b"new"
         await again.close()
-        while running.broker._members.members.connection_of("asker") is not None:
+        while running.broker._members.connection_of("asker") is not None:
             await replier.ask(38, {"consumerGroup": "none"})
         assert (await replier.ask(325, reply_ext(), b"x")).code == 1
-        assert not running.broker._members.members._ids.keys() - running.broker._gateway.connections.keys()
+        assert not running.broker._members._ids.keys() - running.broker._peers.connected.keys()
 
 
 async def test_replies_have_a_route_without_a_topic(tmp_path: Path) -> None:

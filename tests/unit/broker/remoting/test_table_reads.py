@@ -38,7 +38,7 @@ def rows_of(answer: Answer) -> tuple[list[tuple[int, TransactionRow, bytes]], di
     found = []
     for at in range(CHECKSUM_BYTES, records_at, ENTRY_BYTES):
         half, start, size = ENTRY_HEAD.unpack_from(answer.body, at)
-        row = TransactionRow._make(TRANSACTION_ROW.whole.unpack_from(answer.body, at + ENTRY_HEAD.size))
+        row = TransactionRow._make(TRANSACTION_ROW.unpack_from(answer.body, at + ENTRY_HEAD.size))
         found.append((half, row, answer.body[records_at + start : records_at + start + size]))
     return found, json.loads(answer.body[records_at + int(answer.ext["recordBytes"]) :])
 

@@ -3,6 +3,7 @@
 import pytest
 
 from halfmq.broker.remoting.unsupported_requests import GAP_S, UnsupportedRequests
+from halfmq.core.state import Subscription
 from halfmq.runtime.log_throttle import REST_S
 from halfmq.wire.remoting.header import Request
 
@@ -37,7 +38,7 @@ def test_names_that_a_client_makes_up_give_one_line_a_second_and_short_ones(capl
         clock.now = 100.0 + number * 0.01
         unsupported_requests.command("192.0.2.7:1", pop("g" * 10_000, code=300_000 + number))
         unsupported_requests.mode("192.0.2.7:1", f"g{number}", "T" * 10_000, "POP" * 10_000)
-        unsupported_requests.subscription(f"c{number}", f"g{number}", "T", "x" * 10_000, "SQL92")
+        unsupported_requests.subscription(f"c{number}", f"g{number}", Subscription("T", "x" * 10_000, "SQL92", 1))
     assert len(caplog.records) == 50 / GAP_S
     assert max(map(len, caplog.messages)) < 600
 
@@ -48,7 +49,7 @@ def test_what_is_remembered_of_names_is_short() -> None:
     unsupported_requests = UnsupportedRequests(clock)
     unsupported_requests.mode("192.0.2.7:1", "g" * 10_000, "T" * 10_000, "POP")
     clock.now += GAP_S
-    unsupported_requests.subscription("me@1", "g" * 10_000, "T" * 10_000, "x", "SQL92")
+    unsupported_requests.subscription("me@1", "g" * 10_000, Subscription("T" * 10_000, "x", "SQL92", 1))
     remembered = unsupported_requests._throttle._said
     assert [max(map(len, what)) for what in remembered] == [100, 100]  # type: ignore[call-overload]
 
@@ -56,7 +57,7 @@ def test_what_is_remembered_of_names_is_short() -> None:
 def test_a_subscription_and_a_handshake_say_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     unsupported_requests = UnsupportedRequests(clock)
-    unsupported_requests.subscription("me@1", "C", "T", "a > 5", "SQL92")
+    unsupported_requests.subscription("me@1", "C", Subscription("T", "a > 5", "SQL92", 1))
     clock.now += GAP_S
     unsupported_requests.tls("192.0.2.7:4000")
     assert "client me@1, group C: it subscribes to topic T by SQL92 'a > 5'" in caplog.messages[0]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.support.core_log import half, producer
-from tests.support.services import CoreSequencer, FakePeer, HandLoop
+from tests.support.services import CoreSequencer, FakePeer, FakePeers, HandLoop
 
 from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.checks import Checks
@@ -15,24 +15,6 @@ from halfmq.model.stored_message import StoredMessage, body_crc_of, decode, enco
 
 HOST = bytes((10, 0, 0, 1, 0, 0, 0x2A, 0x9F))
 QUICK = BrokerSettings(segment_bytes=1 << 16, check_immunity_ms=50)
-
-
-class Doors:
-    """Peers that checks are pushed to."""
-
-    def __init__(self) -> None:
-        self.peers: dict[int, FakePeer] = {}
-        self.pushed: list[tuple[SendCheck, bytes]] = []
-
-    def is_connected(self, number: int) -> bool:
-        return number in self.peers
-
-    def push_check(self, check: SendCheck, half: bytes) -> bool:
-        peer = self.peers.get(check.connection)
-        if peer is None or peer.is_full:
-            return False
-        self.pushed.append((check, half))
-        return True
 
 
 class Halves:
@@ -58,15 +40,15 @@ class Bench:
     def __init__(self) -> None:
         self.sequencer = CoreSequencer(QUICK)
         self.core = self.sequencer.core
-        self.doors = Doors()
+        self.peers = FakePeers()
         self.halves = Halves()
         self.polls = CheckPolls(self.sequencer, HandLoop(), lambda: None)  # type: ignore[arg-type]
-        self.checks = Checks(self.sequencer, self.halves, self.polls, self.doors, Time())  # type: ignore[arg-type]
+        self.checks = Checks(self.sequencer, self.halves, self.polls, self.peers, Time())  # type: ignore[arg-type]
         self.core.do(half("T1"))
         self.peer = self.connect(1)
 
     def connect(self, number: int) -> FakePeer:
-        self.doors.peers[number] = peer = FakePeer(number)
+        self.peers.connected[number] = peer = FakePeer(number)
         self.core.session(producer(number, self.core.now_ms, "PG"))
         return peer
 
@@ -87,16 +69,16 @@ def test_a_check_is_pushed_under_the_offsets_of_the_first_half() -> None:
     bench = Bench()
     check = bench.due()
     bench.checks.send(check)
-    ((pushed, stored),) = bench.doors.pushed
-    message, offset, _ = decode(stored)
-    assert (pushed, message.queue_offset, offset) == (check, check.half_index, check.first_offset)
+    ((number, pushed),) = bench.peers.pushed
+    message, offset, _ = decode(pushed.half)
+    assert (number, pushed.check, message.queue_offset, offset) == (1, check, check.half_index, check.first_offset)
     assert (bench.told, bench.counted) == ([], 1)
 
 
 def test_a_check_that_reaches_nobody_does_not_count() -> None:
     bench = Bench()
     check = bench.due()
-    del bench.doors.peers[1]
+    del bench.peers.connected[1]
     bench.checks.send(check)
     assert bench.told == [CheckNotSent("PG", "T1", 1, False)]
     assert bench.counted == 0
@@ -107,15 +89,15 @@ def test_a_half_that_cannot_be_read_is_asked_about_by_nobody() -> None:
     bench.halves.is_damaged = True
     bench.checks.send(bench.due())
     assert bench.told == [CheckNotSent("PG", "T1", 1, True)]
-    assert (bench.doors.pushed, bench.checks._missed) == ([], {})
+    assert (bench.peers.pushed, bench.checks._missed) == ([], {})
 
 
 def test_who_fetches_is_not_pushed_to_when_its_poll_has_ended() -> None:
     bench = Bench()
     check = bench.due()
-    bench.doors.peers[2] = FakePeer(2)
+    bench.peers.connected[2] = FakePeer(2)
     bench.checks.send(check._replace(connection=2))
-    assert (bench.doors.pushed, bench.told) == ([], [CheckNotSent("PG", "T1", 2, False)])
+    assert (bench.peers.pushed, bench.told) == ([], [CheckNotSent("PG", "T1", 2, False)])
 
 
 def test_a_producer_that_did_not_read_is_asked_again_when_it_reads() -> None:
@@ -131,7 +113,7 @@ def test_a_producer_that_did_not_read_is_asked_again_when_it_reads() -> None:
     assert dict(group.session.members) == {1: "client-1"}
     assert bench.sequencer.looks == looks + 1, "something may be due now"
     bench.checks.send(bench.due())
-    assert (len(bench.doors.pushed), bench.counted) == (1, 1)
+    assert (len(bench.peers.pushed), bench.counted) == (1, 1)
 
 
 def test_what_a_peer_missed_is_forgotten_with_it() -> None:
@@ -141,7 +123,7 @@ def test_what_a_peer_missed_is_forgotten_with_it() -> None:
     bench.checks.send(check)
     assert bench.checks._missed
     bench.core.session(ConnectionClosed(1))
-    del bench.doors.peers[1]
+    del bench.peers.connected[1]
     bench.checks.peer_gone(1)
     assert not bench.checks._missed
     bench.checks.drained(bench.peer)
@@ -170,7 +152,7 @@ def test_a_check_for_a_parked_poll_goes_into_its_answer() -> None:
     bench.polls.answer_served()
     ((handed_out,),) = answers
     assert (handed_out.checks, decode(handed_out.half)[0].body) == (1, b"body")
-    assert bench.doors.pushed == []
+    assert bench.peers.pushed == []
 
 
 def test_core_is_told_that_a_check_left_only_where_a_policy_counts_it() -> None:

@@ -10,8 +10,7 @@ from tests.support.services import CoreSequencer
 from halfmq.broker.services import chosen_ids
 from halfmq.broker.services.chosen_ids import ChosenIds
 from halfmq.core.commands import EarlierVerdict, RequestedVerdict, SendHalf
-from halfmq.core.decision import Refused, Sent, Why
-from halfmq.core.engine import Failed
+from halfmq.core.decision import Failed, Refused, Sent, Why
 from halfmq.errors import StoreDamaged
 from halfmq.model.records import Committed, RolledBack
 from halfmq.model.settings import BrokerSettings

@@ -7,15 +7,15 @@ import pytest
 from tests.support.services import CoreSequencer, FakePeer
 
 from halfmq import limits
-from halfmq.broker.services.groups import GroupsOnUse
-from halfmq.broker.services.members import Member, Members, Registered
+from halfmq.broker.services.members import Member, Members, MembersChanged, Registered
 from halfmq.broker.services.subscription_conflicts import SubscriptionConflicts
+from halfmq.broker.services.topics import GroupsOnUse
 from halfmq.core.commands import DeleteGroup, EnsureGroup, SetTopic, UnlockQueues
-from halfmq.core.decision import Why
-from halfmq.core.engine import Failed
+from halfmq.core.decision import Failed, Why
 from halfmq.core.session import ConsumerData, Polling
 from halfmq.core.state import Subscription
 from halfmq.model.settings import BrokerSettings
+from halfmq.runtime.log_throttle import LogThrottle
 
 
 def heartbeat(
@@ -36,20 +36,25 @@ class Bench:
     def __init__(self, settings: BrokerSettings | None = None) -> None:
         self.sequencer = CoreSequencer(settings)
         self.changed: list[tuple[str, int]] = []
+        self.log_throttle = LogThrottle(lambda: 0.0, rest_s=0.0)
         self.unsupported: list[tuple[str, str, Subscription]] = []
         self.passed_ms = 5_000
+        self.waiting = 0
         self.members = Members(
             self.sequencer,  # type: ignore[arg-type]
             GroupsOnUse(self.sequencer),  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
-            SubscriptionConflicts(),
-            on_changed=lambda group, number: self.changed.append((group, number)),
+            self,  # type: ignore[arg-type]
             on_unsupported=lambda *what: self.unsupported.append(what),
         )
         self.session = self.sequencer.view.session
 
     def now_ms(self) -> int:
         return self.passed_ms
+
+    def push(self, number: int, what: MembersChanged) -> bool:
+        self.changed.append((what.group, number))
+        return True
 
     def register(self, peer: FakePeer, said: Member, *, memory_bytes: int = 100) -> list[Any]:
         """The answers, of which there is at most one."""
@@ -288,9 +293,9 @@ def test_what_comes_after_a_heartbeat_whose_groups_are_made_waits_in_order_and_i
         bench.register(peer, heartbeat("me", "D"), memory_bytes=500),
         bench.register(peer, heartbeat("me", "C", topic="V")),
     ]
-    assert (bench.members.waiting, peer.kept, asked) == (3, 610, [[], [], [], []])
+    assert (bench.waiting, peer.kept, asked) == (3, 610, [[], [], [], []])
     bench.sequencer.release()
-    assert (bench.members.waiting, peer.kept) == (0, 0)
+    assert (bench.waiting, peer.kept) == (0, 0)
     assert asked == [[Registered(None)], [None], [Registered(None)], [Registered(None)]]
     assert list(bench.session.consumers["C"].subscriptions) == ["V"]
     assert bench.members.client_ids("D") == ["me"]
@@ -306,7 +311,7 @@ def test_what_waits_waits_again_for_the_next_heartbeat_whose_groups_are_made() -
     bench.sequencer._held = []
     for call in held:  # the first group is durable; the sequencer goes on holding
         call()
-    assert (first, second, left, bench.members.waiting) == ([], [], [], 1)
+    assert (first, second, left, bench.waiting) == ([], [], [], 1)
     bench.sequencer.release()
     assert (first, second, left) == ([Registered(None)], [Registered(None)], [None])
     assert bench.members.client_ids("D") == []
@@ -333,7 +338,7 @@ def test_one_that_fails_is_answered_and_what_waits_after_it_goes_on(
     assert [answers[0] for answers in asked] == [
         Failed("RuntimeError: planted") if group == fails else Registered(None) for group in ("C", "D", "E")
     ]
-    assert (bench.members.waiting, peer.kept) == (0, 0)
+    assert (bench.waiting, peer.kept) == (0, 0)
 
 
 def test_of_a_peer_that_has_gone_nothing_is_kept_and_no_more_groups_are_made() -> None:
@@ -343,7 +348,7 @@ def test_of_a_peer_that_has_gone_nothing_is_kept_and_no_more_groups_are_made() -
     waits = bench.leave(peer, "C")
     peer.is_open = False
     bench.members.connection_closed(1, keep_locks=False)
-    assert (bench.members.waiting, peer.kept) == (0, 0)
+    assert (bench.waiting, peer.kept) == (0, 0)
     bench.sequencer.release()
     late = bench.register(peer, heartbeat("me", "F"))
     assert (asked, waits, late) == ([], [], [])

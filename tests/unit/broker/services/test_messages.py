@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 from tests.support.in_process import serving
 from tests.support.services import CoreSequencer, FakeQueues
+from tests.support.steps import result_of
 
 from halfmq.broker.services import messages
 from halfmq.broker.services.messages import KeyMatches, StoredMessages, patched
 from halfmq.core.commands import SetTopic
-from halfmq.model.steps import Steps, result_of
+from halfmq.model.steps import Steps
 from halfmq.model.stored_message import StoredMessage, body_crc_of, decode, encode
 from halfmq.store.indexes import FoundMessage
 

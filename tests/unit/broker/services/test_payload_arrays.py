@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.payloads import verify_payload
 
 from halfmq import limits
 from halfmq.broker.services.payload_arrays import array_verification
-from halfmq.model.half_batch import HalfMessage, Verified, build_payload, verify_payload
+from halfmq.model.half_batch import HalfMessage, Verified, build_payload
 from halfmq.model.properties import encode
 
 pytest.importorskip("numpy")

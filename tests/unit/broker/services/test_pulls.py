@@ -3,16 +3,18 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.support.core_log import PEER, consumer
 from tests.support.services import CoreSequencer, FakePeer, FakeQueues, HandLoop, Outgoing
 
 from halfmq import limits
 from halfmq.broker.services import pulls as module
-from halfmq.broker.services.groups import GroupsOnUse
-from halfmq.broker.services.pulls import Pulled, PullRequest, Pulls, Status
+from halfmq.broker.services.pulls import Pulled, Pulls, Status
+from halfmq.broker.services.topics import GroupsOnUse
 from halfmq.core.commands import CommitOffset, EnsureGroup, SetGroup, SetTopic
 from halfmq.core.decision import Refused, WakeQueue, Why
 from halfmq.model.ids import java_string_hash
+from halfmq.model.queue_reads import PullRequest
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import StoredMessage, body_crc_of, decode, encode
 
@@ -44,7 +46,7 @@ class Bench:
     def ask(self, peer: FakePeer | None = None, **changes: Any) -> list[Any]:
         """What was answered, and will be: a list that grows."""
         answers: list[Any] = []
-        request = PullRequest("C", "T", 0, 0, 32, 0, None, ("*", "TAG"), 0, 0)._replace(**changes)
+        request = replace(PullRequest("C", "T", 0, 0, 32, subscription="*"), **changes)
         self.pulls.pull(peer or FakePeer(), request, answers.append)
         return answers
 
@@ -74,14 +76,14 @@ def bodies(pulled: Pulled) -> list[bytes]:
 def test_group_is_looked_at_before_topic_queue_and_subscription() -> None:
     """RocketMQ's order: a client acts on the first thing that is wrong."""
     bench = Bench()
-    wrong = {"topic": "Nowhere", "queue_id": 7, "subscription": ("||", "TAG")}
+    wrong = {"topic": "Nowhere", "queue_id": 7, "subscription": "||"}
     bench.sequencer.core.do(SetGroup("C", 16, 1, False))
     assert bench.one(**wrong).why is Why.NO_PERMISSION
     bench.sequencer.core.do(SetGroup("C", 16, 1, True))
     assert bench.one(**wrong).why is Why.TOPIC_NOT_EXIST
     assert bench.one(**{**wrong, "topic": "T"}).why is Why.INVALID_PARAMETER
-    assert bench.one(subscription=("||", "TAG")).why is Why.SUBSCRIPTION_PARSE_FAILED
-    assert bench.one(subscription=("a > 1", "SQL92")).why is Why.FILTER_NOT_SUPPORTED
+    assert bench.one(subscription="||").why is Why.SUBSCRIPTION_PARSE_FAILED
+    assert bench.one(subscription="a > 1", expression_type="SQL92").why is Why.FILTER_NOT_SUPPORTED
     assert isinstance(bench.one(), Pulled)
 
 
@@ -137,7 +139,7 @@ def test_tools_read_without_a_group_unless_they_commit() -> None:
 
 def test_an_offset_is_kept_only_with_a_pull_that_is_served() -> None:
     bench = Bench()
-    bench.ask(commit_offset=0, subscription=("||", "TAG"))
+    bench.ask(commit_offset=0, subscription="||")
     assert bench.sequencer.commands == []
     bench.ask(commit_offset=0)
     assert bench.sequencer.commands == [CommitOffset("C", "T", 0, 0)]
@@ -158,7 +160,7 @@ def test_what_was_found_is_reported_and_the_next_offset_is_after_it() -> None:
     assert given == [("C", "T", bench.topic, 0, 3, 2)]
     for tag in "aba":
         bench.message(tag_hash=java_string_hash(tag))
-    assert bench.one(queue_offset=3, subscription=("b", "TAG")).next_offset == 6
+    assert bench.one(queue_offset=3, subscription="b").next_offset == 6
     assert given[1:] == [("C", "T", bench.topic, 0, 6, 1)], "what is not wanted is not given"
 
 
@@ -227,9 +229,9 @@ def test_bytes_are_bounded_more_tightly_while_peers_do_not_read() -> None:
     assert len(bodies(bench.one())) == 5, "256 KiB"
     assert len(bodies(bench.one(messages_max=33))) == 8
     assert len(bodies(bench.one(bytes_max=1))) == 1, "the first always fits"
-    bench.outgoing.is_near = True
+    bench.outgoing.near_limit = True
     assert len(bodies(bench.one(messages_max=33))) == 1
-    bench.outgoing.is_over = True
+    bench.outgoing.over_limit = True
     answer = bench.one(wait_ms=9_000)
     assert (answer.status, answer.next_offset) == (Status.NO_MATCH, 0), "it is not parked, and asks again"
 
@@ -319,11 +321,27 @@ def test_parked_pulls_of_one_peer_and_of_all_are_bounded(monkeypatch: pytest.Mon
     assert (bench.pulls.held, bench.pulls.held_bytes) == (2, 2_048)
 
 
+def test_a_pull_takes_any_filter_by_its_attributes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other:
+        tag_hashes = frozenset({1, 3})
+        memory_bytes = 7
+
+    monkeypatch.setattr(module, "parse_filter", lambda expression, kind: Other())
+    bench = Bench()
+    answers = bench.ask(wait_ms=9_000)
+    assert bench.pulls.held_bytes == 1_024 + 7
+    for number in range(5):
+        bench.message(b"%d" % number, tag_hash=number)
+    bench.wake()
+    assert bodies(answers[0]) == bodies(bench.one()) == [b"1", b"3"]
+    assert bench.pulls.held_bytes == 0
+
+
 def test_nothing_is_kept_of_the_expression_or_of_a_peer_that_left() -> None:
     bench, peer = Bench(), FakePeer(3)
-    bench.ask(peer, wait_ms=9_000, subscription=("A || " * 1_000, "TAG"))
+    bench.ask(peer, wait_ms=9_000, subscription="A || " * 1_000, expression_type="TAG")
     ((parked,),) = [list(there.values()) for there in bench.pulls._held.values()]
-    assert parked.request.subscription is None
+    assert (parked.request.subscription, parked.request.expression_type) == (None, "")
     bench.ask(peer, wait_ms=9_000)
     peer.is_full = True
     bench.message()

@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 from tests.support.core_log import consumer
 from tests.support.services import CoreSequencer, FakePeer, FakeQueues
+from tests.support.steps import result_of
 
 from halfmq.broker.services import queues as module
-from halfmq.broker.services.queues import Position, Queues, TopicBounds
+from halfmq.broker.services.queues import Queues
 from halfmq.core.commands import Actor, CommitOffset, EnsureGroup, SetTopic
 from halfmq.core.decision import Done, Why
 from halfmq.core.queues import offsets
 from halfmq.errors import StoreDamaged
-from halfmq.model.steps import result_of
+from halfmq.model.queue_reads import Position, TopicBounds
 
 
 class Bench:
@@ -70,11 +71,11 @@ def test_what_fits_into_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> No
 def test_position_has_every_queue_of_the_topics_that_exist() -> None:
     bench = Bench()
     bench.stored.add(bench.topic, 1)
-    view = bench.sequencer.view
-    assert result_of(bench.queues.position(["Nowhere", "T"])) == Position(
-        "0" * 32, view.epoch, view.session.published, {"T": TopicBounds(bench.topic, ((0, 0), (0, 1)))}
+    view, size = bench.sequencer.view, bench.stored.read_queue(bench.topic, 1, 0, 1)[0].message_bytes
+    assert result_of(bench.queues.position(["Nowhere", "T"], {"T": [(1, 0)], "Nowhere": [(0, 0)]})) == Position(
+        "0" * 32, view.epoch, view.session.published, {"T": TopicBounds(bench.topic, ((0, 0), (0, 1)), ((1, size),))}
     )
-    assert result_of(bench.queues.position([])).topics == {}
+    assert result_of(bench.queues.position([], {})).topics == {}
 
 
 # --- where a group begins -------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.support.steps import result_of
 
 from halfmq import limits
 from halfmq.broker.services.send_commands import batch_command, send_command
@@ -10,7 +11,6 @@ from halfmq.core.commands import BatchEntry, SendBatch, SendHalf, SendMessage
 from halfmq.core.decision import Refused, Why
 from halfmq.model.ids import hash64, java_string_hash
 from halfmq.model.properties import encode, to_dict
-from halfmq.model.steps import result_of
 from halfmq.wire.remoting.fields import SendFields
 
 PEER = b"\x0a\x00\x00\x07\x00\x00\x30\x39"

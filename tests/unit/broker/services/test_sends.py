@@ -7,8 +7,7 @@ from tests.support.services import CoreSequencer, FakePeer, raises, turns_at_onc
 
 from halfmq.broker.services.sends import Sends
 from halfmq.client.unique_ids import UniqueIds
-from halfmq.core.decision import Refused, Sent, SentBatch, Why
-from halfmq.core.engine import Failed
+from halfmq.core.decision import Failed, Refused, Sent, SentBatch, Why
 from halfmq.model.properties import encode
 from halfmq.model.steps import Steps
 from halfmq.model.stored_message import StoredMessage, body_crc_of
@@ -32,11 +31,11 @@ class Bench:
     def __init__(self, message: StoredMessage | None = None) -> None:
         self.sequencer = CoreSequencer()
         self.message = message
-        self.said: list[tuple[Any, ...]] = []
+        self.peer = FakePeer()
         self.replies: list[Any] = []
         #: Ids of halves that were searched before the decision.
         self.searched: list[str] = []
-        self.sends = Sends(self.sequencer, self, Searched(self), lambda *said: self.said.append(said), turns_at_once())  # type: ignore[arg-type]
+        self.sends = Sends(self.sequencer, self, Searched(self), turns_at_once())  # type: ignore[arg-type]
 
     def visible(self, offset: int) -> Steps[StoredMessage | None]:
         yield
@@ -51,7 +50,7 @@ class Bench:
         return self.replies[-1]
 
     def send_back(self, log_offset: int) -> Any:
-        self.sends.send_back(FakePeer(), "CG", log_offset, 3, 16, "M1", self.deliver, raises, "context")
+        self.sends.send_back(self.peer, "CG", log_offset, 3, 16, "M1", self.deliver, raises, "context")
         return self.replies[-1]
 
 
@@ -123,7 +122,7 @@ def test_a_damaged_message_is_not_written_again() -> None:
     assert isinstance(reply, Failed)
     assert "damaged" in reply.text
     assert bench.sequencer.commands == []
-    assert [said[2] for said in bench.said] == [("damaged", 4_096)]
+    assert [kind for kind, _, _ in bench.peer.said] == [("damaged", 4_096)]
     whole = Bench(stored(b"body", body_crc_of(b"body")))
     assert isinstance(whole.send_back(4_096), Refused)
     assert len(whole.sequencer.commands) == 1, "the core decides: it knows no group CG"

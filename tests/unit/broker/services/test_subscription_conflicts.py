@@ -85,6 +85,6 @@ async def test_heartbeats_are_compared(tmp_path: Path, told: pytest.LogCaptureFi
         assert "shop@1 subscribes to T 'TagA'" in line
         await two.ask(35, {"clientID": "till@2", "consumerGroup": "C"})
         await one.close()
-        await until(lambda: len(running.broker._gateway.connections) == 1)
+        await until(lambda: len(running.broker._peers.connected) == 1)
         await (await running.client()).ask(34, {}, body("late@3", "TagC"))
         assert len([record for record in told.records if record.name == "halfmq.clients"]) == 1

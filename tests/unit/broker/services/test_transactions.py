@@ -8,6 +8,7 @@ import pytest
 from tests.support.core_log import half, producer
 from tests.support.durable_digest import durable_digest
 from tests.support.services import CoreSequencer, FakePeer, HandLoop
+from tests.support.steps import result_of
 
 from halfmq.broker.services import transactions as transactions
 from halfmq.broker.services.group_scan import WAITING_MAX, GroupScan
@@ -17,7 +18,6 @@ from halfmq.core.commands import CheckNow, CheckParked, RequestedVerdict, Resolv
 from halfmq.core.decision import ParkedChecked, Refused, Settled, Why
 from halfmq.errors import StoreDamaged
 from halfmq.model.records import DecidedBy, OperatorActed
-from halfmq.model.steps import result_of
 
 
 class Stage:
@@ -30,7 +30,6 @@ class Stage:
         self.scan = GroupScan(self.core.state, self.loop)  # type: ignore[arg-type]
         self.look_result: Look = Missed("it is not in the table either")
         self.looked_for: list[tuple[str, str]] = []
-        self.said: list[tuple[Any, str]] = []
         self.flushes = 0
         self.acted: Callable[[int], OperatorActed | None] = lambda position: None
         self.properties_at: Callable[[int], bytes] = lambda position: b""
@@ -43,7 +42,6 @@ class Stage:
             self.scan,
             operator_of=lambda position: self.acted(position),
             properties_at=lambda position: self.properties_at(position),
-            log_throttled=lambda logger, level, kind, peer, text, *more: self.said.append((kind, text % more)),
             flush=self.flush,
         )
 
@@ -266,7 +264,7 @@ def test_verdict_by_hand_names_who_decides_in_the_command_and_in_the_output(
     )
     assert stage.resolve("T1").repeated
     assert stage.resolve("T1", wanted=RequestedVerdict.ROLLBACK).why is Why.VERDICT_CONFLICT
-    assert [kind for kind, _ in stage.said] == ["repeated", "verdict"]
+    assert [kind for kind, _, _ in stage.peer.said] == ["repeated", "verdict"]
     assert len(caplog.records) == 1
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from halfmq.client.allocation import QueueRef, allocate
+from halfmq.client.routing import QueueRef, allocate
 from halfmq.core.queues.assignment import assigned_queues
 
 

@@ -2,15 +2,15 @@
 
 import pytest
 from tests.support.core_log import START_MS, CoreLog, end, half, half_batch, message, refused, sent
+from tests.support.invariants import check
 
 from halfmq import limits
 from halfmq.core.commands import Tick
-from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Done, Settled, Why
+from halfmq.core.engine import next_deadline_ms
 from halfmq.core.events import DelayedPostponed
 from halfmq.core.queues.delay import delays_refusal, due_at
 from halfmq.core.session import apply_session
-from halfmq.core.transaction.invariants import check
 from halfmq.model.ids import java_string_hash
 from halfmq.model.message_facts import delay_of
 from halfmq.model.placement import SEGMENT_BYTES_MIN

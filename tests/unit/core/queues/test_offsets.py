@@ -4,8 +4,8 @@ from tests.support.core_log import CoreLog, consumer, refused
 from tests.support.looked import Looked
 
 from halfmq.core.commands import CommitOffset, DeleteTopic, EnsureGroup, SetTopic
-from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Why
+from halfmq.core.engine import next_deadline_ms
 from halfmq.core.queues.offsets import NotStored, Stored, query_offset
 from halfmq.core.session import LogOffsetsNow, Unregistered
 from halfmq.model.records import OffsetsCommitted

@@ -3,17 +3,16 @@
 import pytest
 from tests.support.core_log import CoreLog, consumer
 from tests.support.durable_digest import durable_digest
+from tests.support.invariants import check
 from tests.support.looked import Looked
 from tests.support.parts_of_a_tick import lock_queues, unlock_queues
 
 from halfmq import limits
 from halfmq.core.commands import DeleteTopic, EnsureGroup, LockQueues, SetGroup, SetTopic, UnlockQueues
-from halfmq.core.decide import size_bound
 from halfmq.core.decision import Done, Locked
 from halfmq.core.queues import ordering
 from halfmq.core.queues.ordering import holders_bytes_max, locks_expired, reserve_for_holders
 from halfmq.core.session import ConnectionClosed
-from halfmq.core.transaction.invariants import check
 from halfmq.model.records import GroupSet
 from halfmq.model.settings import BrokerSettings
 
@@ -109,11 +108,11 @@ def test_a_renewal_needs_no_room_in_the_log() -> None:
     """Or on a full disk everybody would lose the locks they have."""
     log = consumed_in_order()
     asked = LockQueues("CG", "a", (("orders", 0), ("orders", 1)))
-    assert size_bound(log.state, asked) > 0
-    log.do(asked)
-    assert size_bound(log.state, asked) == 0
-    assert size_bound(log.state, asked._replace(client_id="b")) > 0
-    assert size_bound(log.state, asked._replace(queues=(*asked.queues, ("orders", 2)))) > 0
+    assert log.decide(asked).records
+    assert not log.decide(asked).records
+    assert log.decide(asked._replace(queues=(*asked.queues, ("orders", 2)))).records
+    log.later(limits.QUEUE_LOCK_MS)
+    assert log.decide(asked._replace(client_id="b")).records
 
 
 def test_a_queue_that_was_given_up_is_free_after_a_start() -> None:

@@ -2,12 +2,12 @@
 
 import pytest
 from tests.support.core_log import CoreLog, consumer, end, half, half_batch, part, producer, refused, sent
+from tests.support.invariants import check
 
 from halfmq import limits
 from halfmq.core.commands import DecideBatch, RequestedVerdict, SetProducer
 from halfmq.core.decision import Why
 from halfmq.core.transaction.admission import COMMIT_FRAME_BYTES, HALF_FRAME_BYTES, groups_refusal
-from halfmq.core.transaction.invariants import check
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import COPIED_HALF_MESSAGE_AT, MESSAGE_AT, REF_BYTES, HalfRecord
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings

@@ -4,9 +4,10 @@ from tests.support.core_log import CoreLog, end, half_batch, sent, winner
 from tests.support.durable_digest import durable_digest
 
 from halfmq.core.commands import CopyForward, DecideBatch, TrimLog
+from halfmq.core.copies import copy_half
 from halfmq.core.decision import BatchDecided, Done, Sent
 from halfmq.core.state import Undecided
-from halfmq.core.transaction.batch_verdict import commit_batches, copy_half_batch, decided_record
+from halfmq.core.transaction.batch_verdict import commit_batches, decided_record
 from halfmq.model.half_batch import delayed_items
 from halfmq.model.placement import SEGMENT_BYTES_MIN
 from halfmq.model.query_batch import QueryBatch
@@ -51,15 +52,16 @@ def test_copy_has_everything_that_redo_needs() -> None:
     log = two_queues()
     known = log.state.producer_groups["PG"].undecided["T1"]
     original: HalfBatch = log.of(HalfBatch)[1]
-    copy = copy_half_batch(known, known.halves[1], 5_000)
-    assert (copy.offset, copy.source, copy.first_offset, copy.size) == (
+    copy = copy_half(known, known.halves[1], 5_000)
+    assert isinstance(copy, CopiedHalfBatch)
+    assert (copy.offset, copy.source, copy.half.first_offset, copy.size) == (
         5_000,
         original.offset,
         original.offset,
         original.size,
     )
-    assert (copy.messages, copy.checksum, copy.index, copy.queue_id) == (2, original.checksum, 1, 1)
-    assert (copy.group, copy.tx_id, copy.attempt, copy.count) == ("PG", "T1", "", 3)
+    assert (copy.half.batch, copy.half.messages, copy.half.index, copy.half.queue_id) == (original.batch, 2, 1, 1)
+    assert (copy.group, copy.tx_id, copy.half.attempt, copy.count) == ("PG", "T1", "", 3)
 
 
 def delayed_and_others() -> CoreLog:
@@ -90,8 +92,9 @@ def test_copy_keeps_the_delays_and_its_messages_are_released_from_it() -> None:
     place = sent_place(known)
     log.do(end("T1", place, half_index=known.halves[0].half_index))
     copy: CopiedHalfBatch = log.of(CopiedHalfBatch)[1]
-    assert copy.delayed_entries == original.delayed_entries != b""
-    items = list(delayed_items(original.delayed_entries))
+    assert copy.half.batch is not None
+    assert copy.half.batch.delayed_entries == original.batch.delayed_entries != b""
+    items = list(delayed_items(original.batch.delayed_entries))
     assert sorted((one.first_offset, one.offset, one.message_bytes) for one in log.state.delayed.values()) == [
         (original.offset + item.at, copy.offset + item.at, item.message_bytes) for item in items
     ]

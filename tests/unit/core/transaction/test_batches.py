@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.support.core_log import CoreLog, end, half, half_batch, part, producer, refused, sent, winner
+from tests.support.invariants import check
 
 from halfmq import limits
 from halfmq.core.commands import (
@@ -19,7 +20,6 @@ from halfmq.core.commands import (
 )
 from halfmq.core.decision import BatchDecided, DecisionFound, Done, Refused, Settled, Why
 from halfmq.core.session import DiskSpace
-from halfmq.core.transaction.invariants import check
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import CopiedHalfBatch, Decided, HalfBatch, RolledBack
 from halfmq.model.settings import BrokerSettings
@@ -54,7 +54,7 @@ def test_nothing_is_visible_before_the_decision_and_only_winners_after_it() -> N
     assert [(ref.queue_id, ref.queue_offset, ref.messages) for ref in record.refs] == [(0, 0, 3), (0, 3, 3), (1, 0, 2)]
     assert record.lost == (2,)
     assert log.state.derived.undecided_count == 0
-    assert lost[0].messages == 5
+    assert lost[0].facts.messages == 5
 
 
 def test_messages_of_winners_follow_each_other_in_the_order_of_the_decision() -> None:
@@ -65,7 +65,7 @@ def test_messages_of_winners_follow_each_other_in_the_order_of_the_decision() ->
     prepared(log, attempt="2.99")
     assert isinstance(decide(log, B0, *(found[name] for name in names)), BatchDecided)
     (record,) = log.of(Decided)
-    name_of = {batch.offset: (batch.attempt, batch.index) for batch in log.of(HalfBatch)}
+    name_of = {record.offset: (record.batch.attempt, record.index) for record in log.of(HalfBatch)}
     assert [name_of[ref.offset] for ref in record.refs] == [(name, index) for name in names for index in range(2)]
     assert [ref.queue_offset for ref in record.refs] == list(range(0, 72, 3))
 

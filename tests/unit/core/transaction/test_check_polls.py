@@ -3,12 +3,12 @@
 from typing import Any
 
 from tests.support.core_log import CoreLog, end, half, producer, sent
+from tests.support.invariants import check
 
 from halfmq.core.commands import CheckNotSent, CheckNow, RequestedVerdict
-from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Asked, SendCheck
+from halfmq.core.engine import next_deadline_ms
 from halfmq.core.session import ConnectionClosed, PollEnded, Polling, Unregistered
-from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.listing import oldest_undecided
 from halfmq.core.transaction.story import story
 from halfmq.model.settings import BrokerSettings

@@ -5,17 +5,17 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 from tests.support.core_log import START_MS, CoreLog, end, half, part, producer
+from tests.support.invariants import check
 from tests.support.looked import Looked
 from tests.support.parts_of_a_tick import checks_of_a_tick
 
 from halfmq import limits
 from halfmq.core.commands import CheckNotSent, CheckNow, RequestedVerdict, Tick
-from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Asked, Done, Refused, SendCheck, Settled, Why
+from halfmq.core.engine import next_deadline_ms
 from halfmq.core.session import ConnectionClosed, Polling
 from halfmq.core.transaction import check_schedule
 from halfmq.core.transaction.check_schedule import backoff_ms, due_sooner, next_check_ms
-from halfmq.core.transaction.invariants import check
 from halfmq.model.records import Checked, checked_size
 from halfmq.model.settings import BrokerSettings
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tests.support.core_log import CoreLog, end, half, part, refused, sent
 from tests.support.durable_digest import durable_digest
+from tests.support.invariants import check
 from tests.unit.core.transaction.test_policy import run, with_policy
 from tests.unit.core.transaction.test_retention import trim
 
@@ -18,7 +19,6 @@ from halfmq.core.commands import (
 )
 from halfmq.core.decision import ComparisonMade, NotCompared, Settled, Why
 from halfmq.core.snapshot import load_rows
-from halfmq.core.transaction.invariants import check
 from halfmq.model.records import (
     Committed,
     Compared,

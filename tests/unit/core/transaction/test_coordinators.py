@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.support.core_log import CoreLog, changed, end, half, half_batch, part, producer, refused, sent
+from tests.support.invariants import check
 
 from halfmq import limits
 from halfmq.core.base import base_payload
@@ -20,13 +21,12 @@ from halfmq.core.commands import (
     TrimLog,
 )
 from halfmq.core.decision import CoordinatorForgotten, Done, EpochTaken, Noted, Refused, Settled, Why
-from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.listing import undecided_of_coordinator
 from halfmq.core.transaction.story import story
 from halfmq.model.coordinator import Coordinator, parse_coordinator
 from halfmq.model.ids import ANY_HALF
 from halfmq.model.records import Committed, CoordinatorEpoch, CopiedHalf, DecidedBy, OperatorActed, Parked, RolledBack
-from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings, coordinators_bytes_max
+from halfmq.model.settings import COORDINATORS_PART, BrokerSettings, PastLimit, ProducerSettings
 
 NAME = "transfers"
 KEY = "PG", NAME
@@ -271,7 +271,7 @@ def test_a_group_has_as_many_coordinators_as_it_may_and_all_of_them_a_part_of_a_
         reply = log.do(TakeEpoch(f"G{number}", "c".ljust(64, "x"), "t" * limits.EPOCH_TAKER_BYTES_MAX))
         if isinstance(reply, Refused):
             break
-    assert f"of {coordinators_bytes_max(1 << 18)} bytes in the base" in refused(reply, Why.LIMIT_REACHED).text
+    assert f"of {COORDINATORS_PART.bytes_max(1 << 18)} bytes in the base" in refused(reply, Why.LIMIT_REACHED).text
     assert len(base_payload(log.state)) <= log.state.derived.base_bytes
     check(log.state)
     take(log, "b", "c1")
@@ -314,7 +314,7 @@ def test_as_many_give_way_as_the_part_of_a_base_needs() -> None:
         if isinstance(log.do(TakeEpoch(f"G{number}", "c", "a")), Refused):
             break
     log.later(limits.COORDINATOR_IDLE_MS + 1)
-    most = coordinators_bytes_max(1 << 18)
+    most = COORDINATORS_PART.bytes_max(1 << 18)
     reply = log.do(TakeEpoch("G" * limits.GROUP_CHARS_MAX, "c" * limits.COORDINATOR_NAME_CHARS_MAX, "a"))
     assert reply.gave_way == (("G0", "c"), ("G1", "c"), ("G2", "c"))
     assert sum(coordinator_bytes(*item) for item in log.state.coordinators.items()) <= most

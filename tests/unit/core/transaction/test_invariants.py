@@ -5,14 +5,14 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 from tests.support.core_log import CoreLog, end, half, message
+from tests.support.invariants import check
 
 from halfmq import limits
 from halfmq.core.events import DelayedPostponed
 from halfmq.core.session import apply_session
 from halfmq.core.state import InFlight, Policy, State, Undecided
-from halfmq.core.transaction.invariants import check
-from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.errors import InvariantViolated
+from halfmq.model.records import PARKED_MS, ParkedBecause
 from halfmq.model.settings import ProducerSettings
 
 
@@ -76,8 +76,8 @@ DAMAGE: dict[str, Callable[[State], object]] = {
         halves=tuple(replace(t2(state).halves[0], index=at) for at in range(limits.TRANSACTION_MESSAGES_MAX + 1)),
     ),
     "PG/T2: index 1 of 1$": lambda state: change(state, halves=(replace(t2(state).halves[0], index=1),)),
-    "PG/T2: parked or not, and nobody knows": lambda state: change(state, next_check=ParkedCheck.AGE),
-    "PG/T2: parked and scheduled": lambda state: change(state, next_check=ParkedCheck.CHECKS),
+    "PG/T2: parked or not, and nobody knows": lambda state: change(state, next_check=PARKED_MS + ParkedBecause.AGE),
+    "PG/T2: parked and scheduled": lambda state: change(state, next_check=PARKED_MS + ParkedBecause.CHECKS),
     "^PG: nobody sees it overdue$": lambda state: setattr(state.producer_groups["PG"].session, "full_until_ms", 7),
     "PG/T2: its bytes at 8192000 are not in the log": lambda state: change(
         state, halves=(replace(t2(state).halves[0], offset=8_192_000),)

@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 from tests.support.core_log import CoreLog, half
+from tests.support.invariants import check
 from tests.support.looked import Looked
 
 from halfmq.core.commands import SetProducer, Tick
@@ -9,7 +10,6 @@ from halfmq.core.events import ParkedResumed
 from halfmq.core.session import apply_session
 from halfmq.core.state import InFlight, Policy, ProducerGroup
 from halfmq.core.transaction.check_schedule import next_check_ms
-from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.past_limit import (
     EXAMINED_MAX,
     examine_step,

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.support.core_log import CoreLog, end, half, part, producer, refused, sent
 from tests.support.durable_digest import durable_digest
+from tests.support.invariants import check
 from tests.support.parts_of_a_tick import policies_of_a_tick
 
 from halfmq import limits
@@ -20,7 +21,6 @@ from halfmq.core.commands import (
     Tick,
     TrimLog,
 )
-from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import (
     Asked,
     Done,
@@ -31,15 +31,14 @@ from halfmq.core.decision import (
     Settled,
     Why,
 )
+from halfmq.core.engine import next_deadline_ms
 from halfmq.core.events import ParkedResumed
 from halfmq.core.session import CheckDelivered, ConnectionClosed, PollEnded, Polling, apply_session
 from halfmq.core.snapshot import load_rows
 from halfmq.core.state import next_offset
 from halfmq.core.transaction import past_limit
 from halfmq.core.transaction import policy as policy_module
-from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.listing import group_stats, oldest_undecided
-from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.core.transaction.story import story
 from halfmq.model.records import (
     Checked,
@@ -188,7 +187,7 @@ def test_what_was_parked_is_asked_no_more_and_stays_undecided_and_can_be_settled
     assert (record.decided_by, record.because) == (DecidedBy.POLICY, ParkedBecause.CHECKS)
     acted = [effect for effect in effects if isinstance(effect, PolicyActed)]
     assert acted == [PolicyActed("PG", "T1", ParkedBecause.CHECKS, 2, False)]
-    assert log.state.producer_groups["PG"].undecided["T1"].next_check is ParkedCheck.CHECKS
+    assert log.state.producer_groups["PG"].undecided["T1"].parked is ParkedBecause.CHECKS
     told = " ".join(story(log.state, "PG", "T1", log.now_ms))
     assert "The policy of group PG parked it because it had 2 checks" in told
     (listed,) = oldest_undecided(log.state, "", 10, log.now_ms)[1]
@@ -431,7 +430,7 @@ def test_what_was_parked_is_taken_up_again_by_asking_and_counts_from_one() -> No
     assert len(log.of(Parked)) == 1
     assert log.do(CheckNow("PG", "T1")) == Asked("client-1", 1)
     log.session(CheckDelivered("PG", "T1", 1, log.now_ms))
-    assert not isinstance(log.state.producer_groups["PG"].undecided["T1"].next_check, ParkedCheck)
+    assert not log.state.producer_groups["PG"].undecided["T1"].parked
     assert durable_digest(log.redone()) == durable_digest(log.state)
     assert asked(run(log, 60_000)) == [2]
     assert len(log.of(Parked)) == 2

@@ -5,17 +5,18 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support.core_log import CoreLog, half_batch, refused, sent, winner
+from tests.support.invariants import check
 
 from halfmq.core import base, schema
 from halfmq.core.commands import DecideBatch, FindDecision, RequestedVerdict, ResolveTransaction
 from halfmq.core.decision import BatchDecided, DecisionFound, Done, Why
-from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.story import story
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import CopiedHalfBatch, Decided, HalfBatch, RolledBack
 
 DIGEST = b"d" * 16
-#: Two writes with one name and number, such as those of one ``foreachBatch``; as every write, each has a run of its own. One is of a stream.
+#: Two writes with one name and number, such as those of one ``foreachBatch``; as every write, each has a run of its own. One is of a
+#: stream.
 ORDERS = QueryBatch("app", 7, "r1", "orders")
 STOCK = QueryBatch("app", 7, "r2", "stock", "s-2")
 OLD = QueryBatch("app", 7, "r0")
@@ -71,7 +72,7 @@ def test_what_one_topic_does_is_nothing_to_the_other() -> None:
     assert_survives(log)
     decision = DecideBatch(1, "PG", STOCK, DIGEST, (winner(half_batch(STOCK, topic="stock")),))
     assert log.do(decision) == Done(again=True)
-    assert [(one.query_topic, one.stream, one.size) for one in log.of(CopiedHalfBatch)] == [
+    assert [(one.half.batch.query_topic, one.half.batch.stream, one.size) for one in log.of(CopiedHalfBatch)] == [
         ("stock", "s-2", stock.size)
     ]
     assert_survives(log)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.support.core_log import CoreLog, half_batch, refused, sent, winner
+from tests.support.invariants import check
 
 from halfmq import limits
 from halfmq.core.base import base_payload
@@ -18,10 +19,9 @@ from halfmq.core.commands import (
     SetGroup,
 )
 from halfmq.core.decision import BatchDecided, DecisionFound, Done, QueryRemoved, Refused, Why
-from halfmq.core.transaction.invariants import check
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import Decided, HalfBatch, OperatorActed, QueryForgotten
-from halfmq.model.settings import BrokerSettings, base_bytes_max, named_bytes_max, queries_bytes_max
+from halfmq.model.settings import NAMED_PART, QUERIES_PART, BrokerSettings, base_bytes_max
 
 DIGEST = b"d" * 16
 ADA = Actor("ada", "a test", "10.0.0.1:5")
@@ -60,15 +60,15 @@ def test_names_that_strangers_make_up_leave_space_for_topics_groups_and_the_oper
     count, text = flood(log)
     assert count >= 2
     assert "`halfmq query list` shows them, and `halfmq query forget` removes one" in text
-    assert log.state.derived.queries_bytes <= queries_bytes_max(SEGMENT)
-    assert len(base_payload(log.state)) <= log.state.derived.base_bytes <= named_bytes_max(SEGMENT)
+    assert log.state.derived.queries_bytes <= QUERIES_PART.bytes_max(SEGMENT)
+    assert len(base_payload(log.state)) <= log.state.derived.base_bytes <= NAMED_PART.bytes_max(SEGMENT)
     assert log.do(EnsureGroup("consumers")) == Done()
     refused(log.do(half_batch(batch("late"))), Why.LIMIT_REACHED)
     for number in range(1, limits.QUERY_DECISIONS_MAX + 3):
         reply = decide(log, batch("mine", number))
         assert isinstance(reply, BatchDecided), "what the broker knows goes on"
     assert decide(log, batch("mine", number)).repeated
-    assert log.state.derived.queries_bytes <= queries_bytes_max(SEGMENT)
+    assert log.state.derived.queries_bytes <= QUERIES_PART.bytes_max(SEGMENT)
     assert {record.is_whole for record in log.of(QueryForgotten)} == {False}
     assert_survives(log)
     refused(decide(log, batch("later")), Why.LIMIT_REACHED)
@@ -83,7 +83,7 @@ def test_queries_do_not_use_the_part_of_the_operators() -> None:
         if isinstance(reply, Refused):
             break
     before = log.state.derived.base_bytes
-    assert named_bytes_max(SEGMENT) - 500 < before <= named_bytes_max(SEGMENT)
+    assert NAMED_PART.bytes_max(SEGMENT) - 500 < before <= NAMED_PART.bytes_max(SEGMENT)
     text = refused(decide(log, batch("new".ljust(40, "w"), topic="t" * 127)), Why.LIMIT_REACHED).text
     assert "items that clients create by naming them" in text
     assert isinstance(decide(log, mine), BatchDecided), "what is known goes on"

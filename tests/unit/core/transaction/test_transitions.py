@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.support.core_log import CoreLog, end, half, part, producer, sent
+from tests.support.invariants import check
 from tests.support.transitions import TRANSITIONS, Cell, Event, Said, Stage
 
 from halfmq.core.commands import (
@@ -18,8 +19,6 @@ from halfmq.core.commands import (
 )
 from halfmq.core.decision import Asked, Done, Noted, ProducerSettingsStored, Refused, SendCheck, Sent, Settled, Why
 from halfmq.core.session import CheckDelivered, ConnectionClosed
-from halfmq.core.transaction.invariants import check
-from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.model.records import Base, EpochStarted, Kind, TopicSet, Trim
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 
@@ -44,7 +43,7 @@ class World:
         group = self.log.state.producer_groups.get("PG")
         known = group.undecided.get(TX) if group is not None else None
         if known is not None:
-            if isinstance(known.next_check, ParkedCheck):
+            if known.parked:
                 return Stage.ASIDE
             return Stage.OPEN if known.count == len(known.halves) else Stage.PARTIAL
         if group is not None and TX in group.settled:

@@ -11,13 +11,12 @@ from tests.support.store_writer import V6, StoreWriter
 from halfmq.errors import ConnectError, DataLost, UsageError
 from halfmq.model import properties as props
 from halfmq.spark.files import direct_reader
-from halfmq.spark.files.direct_reader import DirectReader
-from halfmq.spark.files.queue_files import QueueFiles
+from halfmq.spark.files.direct_reader import DirectReader, QueueFiles
 from halfmq.spark.options import parse_options
 from halfmq.spark.plan.offsets import QueueBoundsSnapshot
 from halfmq.spark.plan.partitions import QueueRange, Ranges, ranges_between
 from halfmq.spark.retry_deadline import RetryDeadline
-from halfmq.spark.rows.queue_entries import Entries
+from halfmq.spark.rows.byte_slices import Entries
 from halfmq.spark.rows.stored_rows import record_batch
 from halfmq.spark.source import HalfmqBatchReader
 from halfmq.store.layout import QUEUE_FILE_ENTRIES

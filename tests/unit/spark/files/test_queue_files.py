@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.support.store_writer import StoreWriter
 
-from halfmq.spark.files import queue_files
-from halfmq.spark.files.queue_files import QueueFiles
+from halfmq.spark.files import direct_reader
+from halfmq.spark.files.direct_reader import QueueFiles
 from halfmq.store.layout import QUEUE_ENTRY_BYTES, QUEUE_FILE_ENTRIES
 
 
@@ -55,7 +55,7 @@ def test_what_fits_into_a_number_of_bytes(writer: StoreWriter, monkeypatch: pyte
     end = writer.publish()
     sizes = [entry.message_bytes for entry in writer.indexes.queues.read(writer.topics["t"], 0, 0, 30, end)]
     for chunk in (1, 4, 100):
-        monkeypatch.setattr(queue_files, "_CHUNK", chunk)
+        monkeypatch.setattr(direct_reader, "_CHUNK", chunk)
         for count in range(31):
             total = sum(sizes[:count])
             assert files(writer).fitting(0, 30, total) == (count, total)

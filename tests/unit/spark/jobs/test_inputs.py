@@ -7,7 +7,7 @@ import pytest
 from deltalake import write_deltalake
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs.inputs import cause, read_table
+from halfmq.spark.jobs.source import cause, read_table
 
 
 def test_cause_is_the_first_line_that_says_something() -> None:

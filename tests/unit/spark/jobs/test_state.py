@@ -19,8 +19,7 @@ def test_settings_are_pinned_and_compared(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="schema = nothing, this is schema = id long"):
         state.check(path, {"schema": "id long"})
     state.check(tmp_path / "none", {"schema": "id long"})
-    state.pin(path, {"tags": ["a"]})
-    assert state.read(path) == {"topics": ["t"], "schema": None, "tags": ["a"]}, "a setting of a later version is added"
+    assert state.read(path) == {"topics": ["t"], "schema": None}
 
 
 def test_content_is_replaced_as_a_whole(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from halfmq.client.blocking import Unavailable
 from halfmq.errors import UsageError
+from halfmq.model.address import Address
+from halfmq.model.queue_reads import Position, TopicBounds
 from halfmq.spark.network.broker_source import Answers, HalfmqBroker, Source, source_of
-from halfmq.spark.retry_deadline import Unavailable
-from halfmq.wire.remoting.position import PositionAnswer, TopicBounds
 from halfmq.wire.remoting.route import BrokerData
 
-ADDRESS = ("127.0.0.1", 10911)
+ADDRESS = Address("127.0.0.1", 10911)
 TOPIC = {"t": TopicBounds(1, ((0, 1),))}
 
 #: What a broker is: a halfmq broker with or without the topic, a RocketMQ broker, one that does not respond.
@@ -22,7 +23,7 @@ def decide(brokers: dict[str, str], routed: Sequence[str] = (), known: Sequence[
     registered = {name: BrokerData("c", name, {0: "127.0.0.1:10911"}) for name in brokers}
     asked = {*routed, *known} & brokers.keys() or brokers.keys()
     halfmq = {
-        name: (ADDRESS, PositionAnswer(f"store {name}", 1, 1, TOPIC if what == HAS else {}))
+        name: (ADDRESS, Position(f"store {name}", 1, 1, TOPIC if what == HAS else {}))
         for name, what in brokers.items()
         if what in (HAS, HAS_NOT) and name in asked
     }

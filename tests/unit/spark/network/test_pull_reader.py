@@ -55,7 +55,7 @@ def test_the_next_pull_is_sent_before_the_response_is_decoded(broker: Broker, mo
         PullReader, "_send", lambda self, address, one, at: (sent.append(at), send(self, address, one, at))[1]
     )
 
-    def decoded(data: bytes, one: QueueRange, *, rocketmq: bool) -> Any:
+    def decoded(data: bytes, one: QueueRange) -> Any:
         seen.append(len(sent))
         return walk(data, one)
 

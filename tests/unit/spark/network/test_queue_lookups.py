@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.scripted_cluster import stored
 
+from halfmq.client.blocking import Unavailable
 from halfmq.errors import ConnectError, ProtocolError
+from halfmq.model.text_fields import read_fields, write_fields
 from halfmq.spark.network.queue_lookups import QueueLookups, in_words
 from halfmq.spark.plan.offsets import NO_POSITION, QueueBoundsSnapshot, QueueName
-from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
-from halfmq.wire.remoting import fitting
+from halfmq.spark.retry_deadline import RetryDeadline
+from halfmq.wire.remoting import position
 from halfmq.wire.remoting.codes import HMQ_FITTING, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, decode, encode_response
 
@@ -114,11 +116,10 @@ def test_an_exact_answer_is_asked_for_until_nothing_more_fits() -> None:
         queue: QueueName, snapshot: QueueBoundsSnapshot, code: int, fields: Mapping[str, Any]
     ) -> Request[dict[str, str]]:
         assert code == HMQ_FITTING
-        request = fitting.decode_request({name: str(value) for name, value in fields.items()})
-        assert isinstance(request, fitting.FittingRequest)
+        request = read_fields(position.FittingFields, fields)
         asked.append(request)
         count = min(3, request.end - request.offset, request.bytes_max // 10)
-        return response(ext=fitting.encode_answer(count, 10 * count))
+        return response(ext=write_fields(position.FittingAnswer(count, 10 * count)))
 
     lookups = QueueLookups(exact, "g", RetryDeadline(0))
     snapshot = QueueBoundsSnapshot("ab", 1, 5, {("orders", "4"): (0, 100)}, {"orders": 1})

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.support.half_batches import QueryRun, messages
 from tests.support.in_process import Running, serving
 
+from halfmq.client.blocking import RawConnection
 from halfmq.errors import ProtocolError
 from halfmq.spark.network import raw_reader
-from halfmq.spark.network.raw_connection import RawConnection
 from halfmq.spark.network.wire_reader import WireReader
 from halfmq.spark.options import parse_options
 from halfmq.spark.plan.partitions import QueueRange, Ranges
@@ -135,19 +136,6 @@ async def test_a_range_that_ends_early_is_told_and_what_is_in_flight_is_dropped(
     assert "T" in lost[0]
 
 
-async def test_without_the_answer_that_the_broker_can_continue_offsets_are_stated(
-    tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decode = raw_reader.decode_found
-    monkeypatch.setattr(raw_reader, "decode_found", lambda ext: decode(ext)._replace(continues=False))
-    async with serving(tmp_path) as running:
-        store = await filled(running)
-        found = await asyncio.to_thread(offsets_of, running, store, ("T", 0, ROWS))
-    assert [at for _, at in found] == list(range(ROWS))
-    assert watch.most == 1
-    assert min(first for first, _ in watch.sent) == 0
-
-
 async def test_messages_after_the_end_of_a_range_are_an_error(
     tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +144,7 @@ async def test_messages_after_the_end_of_a_range_are_an_error(
 
     def longer(*fields: Any) -> Any:
         made = sent(*fields)
-        return made._replace(end=made.end + ROWS) if made.continues else made
+        return replace(made, end=made.end + ROWS) if made.continues else made
 
     monkeypatch.setattr(raw_reader, "RawReadFields", longer)
     async with serving(tmp_path) as running:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.support.half_batches import QueryRun, messages
 from tests.support.in_process import Running, ShiftedClock, serving
 from tests.support.raw_client import Answer, RawClient
@@ -14,6 +15,7 @@ from tests.support.waiting import until
 from halfmq import limits
 from halfmq.model.half_batch import WHOLE
 from halfmq.model.stored_message import AT_BODY_V4
+from halfmq.model.text_fields import write_fields
 from halfmq.spark.network import raw_reader
 from halfmq.spark.network.wire_reader import WireReader
 from halfmq.spark.options import parse_options
@@ -27,7 +29,6 @@ from halfmq.wire.remoting.raw_read import (
     BETWEEN_BYTES,
     RawReadFields,
     decode_found,
-    encode_request_fields,
     is_intact,
 )
 
@@ -51,8 +52,8 @@ async def fill(client: RawClient) -> list[str]:
 async def answer_of(running: Running, client: RawClient, first: int = 0, end: int = 1_000, **changes: Any) -> Answer:
     store = (await client.ask(HMQ_POSITION, {"topics": "T"})).ext["store"]
     topic_id = running.state.topics_by_name["T"].topic_id
-    fields = RawReadFields("", store, "T", topic_id, 0, first, end, 1 << 20, True)._replace(**changes)
-    answer = await client.ask(HMQ_RAW_READ, encode_request_fields(fields))
+    fields = replace(RawReadFields("", store, "T", topic_id, 0, first, end, 1 << 20, 1), **changes)
+    answer = await client.ask(HMQ_RAW_READ, write_fields(fields))
     assert answer.code == 0, answer
     return answer
 
@@ -90,7 +91,7 @@ async def test_what_does_not_ask_for_them_gets_one_checksum(tmp_path: Path) -> N
     async with serving(tmp_path) as running:
         client = await running.client()
         await fill(client)
-        answer = await answer_of(running, client, with_stored_checksums=False)
+        answer = await answer_of(running, client, stored_checksums=0)
         assert "halfBatches" not in answer.ext
         assert is_intact(memoryview(answer.body))
         assert whole_runs(answer) == []

@@ -11,22 +11,24 @@ from tests.support.scripted_cluster import BOTH_READ, STORE, V6, Broker, Cluster
 from tests.support.scripted_server import ScriptedServer
 
 from halfmq import limits
+from halfmq.client.blocking import Connections, NameServers, Unavailable
 from halfmq.errors import ConnectError, DataLost, NotAuthorized, ProtocolError, RequestFailed, UsageError
+from halfmq.model.address import Address
 from halfmq.model.stored_message import SYS_COMMITTED
-from halfmq.spark.network import pull_reader, wire_reader
-from halfmq.spark.network.connection import Connections
-from halfmq.spark.network.name_servers import NameServers, addresses, master
+from halfmq.model.text_fields import read_fields
+from halfmq.spark.network import wire_reader
 from halfmq.spark.network.pull_reader import pulled_rows
-from halfmq.spark.network.rocketmq_bounds import RocketmqBounds
+from halfmq.spark.network.queue_lookups import RocketmqBounds
 from halfmq.spark.network.wire_reader import WireReader
 from halfmq.spark.options import parse_options
 from halfmq.spark.plan.offsets import NO_POSITION, QueueBoundsSnapshot, StreamOffset
 from halfmq.spark.plan.partitions import QueueRange, Ranges, sample_start
-from halfmq.spark.retry_deadline import Attempts, RetryDeadline, Unavailable
+from halfmq.spark.retry_deadline import Attempts, RetryDeadline
 from halfmq.spark.rows.stored_rows import record_batch
 from halfmq.spark.source import HalfmqBatchReader, HalfmqStreamReader
 from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_pull_response_head, encode_response
+from halfmq.wire.remoting.raw_read import RawReadFields
 from halfmq.wire.remoting.route import BrokerData
 
 
@@ -47,6 +49,12 @@ def reader(
     source = WireReader(options, RetryDeadline(timeout_ms))
     broker.readers.append(source)
     return source
+
+
+def pulled(broker: Broker, start: int, end: int, timeout_ms: int = 2_000) -> tuple[list[int], list[str]]:
+    """As ``read``, from RocketMQ."""
+    broker.stock = True
+    return read(reader(broker, timeout_ms=timeout_ms), start, end, store="rocketmq:c", broker="broker-a")
 
 
 def read(
@@ -102,7 +110,7 @@ def test_the_offsets_of_all_queues_of_a_stock_broker_are_requested_before_the_fi
     send, receive = Connections.send, Connections.receive
     monkeypatch.setattr(Connections, "send", lambda *given: (done.append("sent"), send(*given))[1])
     monkeypatch.setattr(Connections, "receive", lambda *given: (done.append("received"), receive(*given))[1])
-    address, connections = ("127.0.0.1", broker.server.port), Connections()
+    address, connections = Address("127.0.0.1", broker.server.port), Connections()
     bounds = RocketmqBounds(NameServers([address], connections), connections, Attempts())
     assert bounds._offsets(address, RequestCode.GET_MAX_OFFSET, "orders", 4) == [10] * 4
     assert done == ["sent"] * 4 + ["received"] * 4
@@ -148,7 +156,7 @@ def test_a_right_answer_of_a_stock_broker_costs_two_messages(broker: Broker) -> 
     source = reader(broker)
     source.offsets_at({("orders", "broker-a:0"): 1_500}, source.snapshot())
     pulls = [sent.ext for sent in broker.server.requests if sent.code == RequestCode.PULL_MESSAGE]
-    assert [(pull.queue_offset, pull.max_msg_nums) for pull in pulls] == [(500, 1), (499, 1)]
+    assert [(pull.queue_offset, pull.messages_max) for pull in pulls] == [(500, 1), (499, 1)]
 
 
 def test_an_empty_queue_has_no_message_at_any_time(broker: Broker) -> None:
@@ -179,37 +187,32 @@ def test_what_fits_is_exact_over_several_answers_of_a_halfmq_broker(broker: Brok
     assert not [sent for sent in broker.server.requests if sent.code == RequestCode.PULL_MESSAGE]
 
 
-@pytest.mark.parametrize("stock", [False, True])
-def test_what_fits_is_estimated_from_the_first_messages_where_no_broker_tells_sizes(
-    broker: Broker, stock: bool
-) -> None:
-    broker.stock, broker.tells_sizes = stock, False
-    broker.end = 1_000
+def test_what_fits_is_estimated_from_the_first_messages_where_no_broker_tells_sizes(broker: Broker) -> None:
+    broker.stock, broker.end = True, 1_000
     source = reader(broker)
-    queue = ("orders", "broker-a:0" if stock else "0")
+    queue = ("orders", "broker-a:0")
     mean = len(stored(0))
     assert source.fitting(queue, 0, 1_000, 50 * mean, source.snapshot()) == (50, 50 * mean)
     assert source.fitting(queue, 0, 1_000, mean - 1, source.snapshot()) == (0, 0)
     assert source.fitting(queue, 0, 20, 1 << 40, source.snapshot()) == (20, 20 * mean)
     pulls = [sent.ext for sent in broker.server.requests if sent.code == RequestCode.PULL_MESSAGE]
-    assert max(pull.max_msg_nums for pull in pulls) <= 32
+    assert max(pull.messages_max for pull in pulls) <= 32
 
 
 def test_what_is_past_retention_has_no_size(broker: Broker) -> None:
-    broker.tells_sizes = False
+    broker.stock = True
     source = reader(broker)
     snapshot = source.snapshot()
     broker.first = 5
-    assert source.fitting(("orders", "0"), 0, 10, 1, snapshot) == (10, 0)
+    assert source.fitting(("orders", "broker-a:0"), 0, 10, 1, snapshot) == (10, 0)
 
 
 def test_a_busy_broker_is_asked_again_for_sizes(broker: Broker) -> None:
-    source = reader(broker)
-    snapshot = source.snapshot()
-    broker.refuse = [ResponseCode.SYSTEM_BUSY]
-    assert source.fitting(("orders", "0"), 0, 10, 1 << 40, snapshot) == (10, 10 * len(stored(0)))
-    broker.tells_sizes, broker.refuse = False, [ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_BUSY]
-    assert source.fitting(("orders", "0"), 0, 10, 1 << 40, snapshot) == (10, 10 * len(stored(0)))
+    for broker.stock, queue in ((False, ("orders", "0")), (True, ("orders", "broker-a:0"))):
+        source = reader(broker)
+        snapshot = source.snapshot()
+        broker.refuse = [ResponseCode.SYSTEM_BUSY]
+        assert source.fitting(queue, 0, 10, 1 << 40, snapshot) == (10, 10 * len(stored(0)))
 
 
 @pytest.mark.parametrize("stock", [False, True])
@@ -264,10 +267,10 @@ def test_a_task_reads_the_planned_topics_of_a_pattern(broker: Broker) -> None:
 
 
 def test_a_range_is_read_over_several_pulls_and_not_beyond_its_end(broker: Broker) -> None:
-    assert read(reader(broker), 1, 8) == ([1, 2, 3, 4, 5, 6, 7], [])
+    assert pulled(broker, 1, 8) == ([1, 2, 3, 4, 5, 6, 7], [])
     pulls = [request.ext for request in broker.server.requests if request.code == RequestCode.PULL_MESSAGE]
     assert [pull.queue_offset for pull in pulls] == [1, 5]
-    assert (pulls[0].max_msg_bytes, pulls[0].consumer_group) == (limits.PULL_BYTES_MAX, "TOOLS_CONSUMER")
+    assert (pulls[0].bytes_max, pulls[0].group) == (limits.PULL_BYTES_MAX, "TOOLS_CONSUMER")
 
 
 def test_lost_connections_and_passing_refusals_are_waited_out(broker: Broker) -> None:
@@ -290,7 +293,7 @@ def test_a_second_name_server_is_tried_at_once(broker: Broker) -> None:
 
 
 def test_all_name_servers_that_do_not_respond_are_named() -> None:
-    dead = [("127.0.0.1", free_port()) for _ in range(2)]
+    dead = [Address("127.0.0.1", free_port()) for _ in range(2)]
     with pytest.raises(Unavailable) as error:
         NameServers(dead, Connections()).topics()
     assert all(f"127.0.0.1:{port}" in str(error.value) for _, port in dead)
@@ -298,7 +301,7 @@ def test_all_name_servers_that_do_not_respond_are_named() -> None:
 
 def test_the_name_server_that_responded_is_asked_first_from_then_on(broker: Broker) -> None:
     connections = Connections()
-    dead, alive = ("127.0.0.1", free_port()), ("127.0.0.1", broker.server.port)
+    dead, alive = Address("127.0.0.1", free_port()), Address("127.0.0.1", broker.server.port)
     servers = NameServers([dead, alive], connections)
     assert servers.topics() == ("orders",)
     assert servers._server == 1
@@ -307,9 +310,9 @@ def test_the_name_server_that_responded_is_asked_first_from_then_on(broker: Brok
 
 def test_only_the_master_of_a_broker_is_read() -> None:
     both = BrokerData("c", "a", {0: "[::1]:10911", 1: "10.0.0.1:10911"})
-    assert (master(both), addresses(both)) == (("::1", 10911), "[::1]:10911")
+    assert (both.master, both.master_text) == (("::1", 10911), "[::1]:10911")
     slave = BrokerData("c", "a", {1: "10.0.0.1:10911"})
-    assert (master(slave), addresses(slave)) == (None, "no master")
+    assert (slave.master, slave.master_text) == (None, "no master")
 
 
 def test_refusals_that_waiting_does_not_change_are_raised_at_once(broker: Broker) -> None:
@@ -327,7 +330,7 @@ def test_damage_is_told_at_once_with_what_the_broker_says(broker: Broker) -> Non
     broker.refusal_ext = {EXT_DAMAGED: "true"}
     address = f"127.0.0.1:{broker.server.port}"
     with pytest.raises(RequestFailed, match=f"HMQ_POSITION to {address} was rejected with code 1: refused by the test"):
-        _ = reader(broker, timeout_ms=60_000)._position(("127.0.0.1", broker.server.port), ("orders",))
+        _ = reader(broker, timeout_ms=60_000)._position(Address("127.0.0.1", broker.server.port), ("orders",))
     with pytest.raises(RequestFailed, match="refused by the test"):
         reader(broker, timeout_ms=60_000).snapshot()
     assert len(broker.refuse) == 98
@@ -348,7 +351,7 @@ def test_sizes_of_samples_and_none_from_brokers_that_do_not_tell(broker: Broker)
     samples = source.size_samples(sliced)
     assert samples == [(16, 1_000 + sample_start(one)) for one in sliced]
     assert broker.sample_requests == -(-len(sliced) // limits.SIZE_SAMPLES_MAX)
-    broker.sample_requests = -1_000_000  # an older broker: none
+    broker.sample_requests = -1_000_000  # the topic was just deleted: none
     assert source.size_samples(sliced) is None
     broker.drop = 1
     assert source.size_samples(sliced) is None, "an estimate waits for nobody"
@@ -373,31 +376,13 @@ def test_messages_past_retention_are_a_loss_by_name_and_reading_goes_on(broker: 
 
 def test_a_topic_that_is_gone_is_a_loss_by_name(broker: Broker) -> None:
     broker.pull = lambda request: encode_response(request, ResponseCode.TOPIC_NOT_EXIST, "gone")  # type: ignore[method-assign]
-    assert read(reader(broker), 1, 8) == ([], ["topic orders no longer exists"])
+    assert pulled(broker, 1, 8) == ([], ["topic orders no longer exists"])
 
 
 def test_another_store_behind_the_address_is_a_loss_by_name(broker: Broker) -> None:
     broker.store = "cd" * 16
     found, lost = read(reader(broker), 0, 5)
     assert found == []
-    assert lost == [f"this is store {'cd' * 16}, but store {STORE} was planned"]
-
-
-def test_another_store_behind_the_address_in_the_middle_of_a_range_is_a_loss_by_name(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pull_reader, "BATCH_ROWS", 4)
-    answer = broker.pull
-
-    def pull(request: Request[Any]) -> bytes:
-        if request.ext.queue_offset == 4 and broker.store == STORE:
-            broker.store = "cd" * 16
-            broker.drop = 1
-        return answer(request)
-
-    broker.pull = pull  # type: ignore[method-assign]
-    found, lost = read(reader(broker), 0, 10)
-    assert found == [0, 1, 2, 3]
     assert lost == [f"this is store {'cd' * 16}, but store {STORE} was planned"]
 
 
@@ -411,19 +396,18 @@ def test_a_topic_that_was_created_again_before_the_read_is_a_loss_by_name_and_no
     assert read(reader(broker), 1, 8) == ([], [CREATED_AGAIN.format(1)])
 
 
-def test_a_topic_that_is_created_again_in_the_middle_of_a_read_is_a_loss_by_name(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pull_reader, "BATCH_ROWS", 4)
-    answer = broker.pull
+@pytest.mark.parametrize("again", [True, False])
+def test_a_topic_that_is_deleted_in_the_middle_of_a_read_is_a_loss_by_name(broker: Broker, again: bool) -> None:
+    answer = broker.raw
 
-    def pull(request: Request[Any]) -> bytes:
-        if request.ext.queue_offset == 5:
-            broker.topic_id = 4
+    def raw(request: Request[Any]) -> bytes:
+        if broker.raw_reads.firsts:
+            broker.topic_id, broker.has_topic = 4, again
         return answer(request)
 
-    broker.pull = pull  # type: ignore[method-assign]
-    assert read(reader(broker), 1, 8) == ([1, 2, 3, 4], [CREATED_AGAIN.format(5)])
+    broker.raw = raw  # type: ignore[method-assign]
+    lost = CREATED_AGAIN.format(5) if again else "topic orders no longer exists"
+    assert read(reader(broker), 1, 8) == ([1, 2, 3, 4], [lost])
 
 
 @pytest.mark.parametrize(("first", "end"), [(0, 0), (0, 2), (9, 12)])
@@ -432,17 +416,6 @@ def test_a_topic_that_was_created_again_without_the_planned_offsets_is_not_waite
 ) -> None:
     broker.topic_id, broker.first, broker.end = 4, first, end
     assert read(reader(broker, timeout_ms=0), 3, 8) == ([], [CREATED_AGAIN.format(3)])
-
-
-def test_a_topic_that_is_deleted_after_its_last_pull_is_a_loss_by_name(broker: Broker) -> None:
-    answer = broker.pull
-
-    def pull(request: Request[Any]) -> bytes:
-        broker.has_topic = request.ext.queue_offset < 4
-        return answer(request)
-
-    broker.pull = pull  # type: ignore[method-assign]
-    assert read(reader(broker), 1, 8) == ([], ["topic orders no longer exists"])
 
 
 def test_a_rocketmq_cluster_has_no_ids_of_topics(broker: Broker) -> None:
@@ -459,10 +432,10 @@ def test_messages_that_an_answer_leaves_out_are_a_loss_by_name(broker: Broker, l
         return encode_pull_response_head(request, 0, "FOUND", 10, 0, 10, len(body)) + body
 
     broker.pull = pull  # type: ignore[method-assign]
-    found, lost = read(reader(broker), 0, 10)
+    found, lost = pulled(broker, 0, 10)
     assert found == [number for number in range(10) if number not in left_out]
     assert lost == [
-        f"{len(left_out)} of the messages {min(left_out)} to {max(left_out)} of queue 0 of topic orders are "
+        f"{len(left_out)} of the messages {min(left_out)} to {max(left_out)} of queue 0 of topic orders on broker broker-a are "
         "missing: the broker skipped them"
     ]
 
@@ -474,7 +447,7 @@ def test_messages_that_come_twice_are_refused(broker: Broker) -> None:
 
     broker.pull = pull  # type: ignore[method-assign]
     with pytest.raises(ProtocolError, match="twice"):
-        read(reader(broker), 0, 3)
+        pulled(broker, 0, 3)
 
 
 def test_planned_messages_that_are_not_there_yet_are_waited_for(broker: Broker) -> None:
@@ -507,62 +480,52 @@ def test_a_reader_can_be_closed_and_used_again(broker: Broker) -> None:
     source.close()
 
 
-def unreadable(broker: Broker, *damaged: int) -> None:
-    """As a halfmq broker responds: messages before the damage, then an error that names it, and nothing is skipped."""
-    answer = broker.pull
+def refusing(broker: Broker, damaged: int) -> None:
+    """As a halfmq broker responds at a damaged message."""
+    answer = broker.raw
 
-    def pull(request: Request[Any]) -> bytes:
-        at = request.ext.queue_offset
-        if at in damaged:
-            ext = {"suggestWhichBrokerId": 0, "nextBeginOffset": at, "minOffset": 0, "maxOffset": 10}
-            return encode_response(request, ResponseCode.SYSTEM_ERROR, "its queue entry is damaged", ext)
-        broker.pull_messages_max = min([number - at for number in damaged if number > at], default=4)
+    def raw(request: Request[Any]) -> bytes:
+        if read_fields(RawReadFields, request.ext).first == damaged:
+            return encode_response(
+                request, ResponseCode.SYSTEM_ERROR, "its queue entry is damaged", {"nextBeginOffset": damaged}
+            )
         return answer(request)
 
-    broker.pull = pull  # type: ignore[method-assign]
-
-
-def test_damage_that_the_broker_reports_is_a_loss_at_once_and_reading_goes_on_after_it(broker: Broker) -> None:
-    unreadable(broker, 2, 5, 6)
-    found, lost = read(reader(broker, timeout_ms=60_000), 0, 9)
-    assert found == [0, 1, 3, 4, 7, 8]
-    assert lost == [
-        f"message {number} of queue 0 of topic orders cannot be read: its queue entry is damaged"
-        for number in (2, 5, 6)
-    ]
+    broker.raw = raw  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_damage_that_the_broker_reports_fails_the_task_or_is_a_warning(
     broker: Broker, fail: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    unreadable(broker, 2)
+    refusing(broker, 2)
     given = {"url": broker.server.url, "subscribe": "orders", "columns": "offset", "failOnDataLoss": fail}
     made = HalfmqBatchReader(parse_options(given))
-    part = Ranges(STORE, (QueueRange("orders", 3, "", 0, 0, 4),))
+    part = Ranges(STORE, (QueueRange("orders", 3, "", 0, 2, 6),))
     if fail == "true":
         with pytest.raises(DataLost, match=r"missing or damaged: message 2 of queue 0 .*its queue entry is damaged"):
             list(made.read(part))
     else:
-        assert [row for batch in made.read(part) for row in batch.column(0).to_pylist()] == [0, 1, 3]
+        assert [row for batch in made.read(part) for row in batch.column(0).to_pylist()] == [3, 4, 5]
         assert "message 2 of queue 0 of topic orders cannot be read" in caplog.text
 
 
 def test_a_system_error_of_a_rocketmq_broker_is_waited_for(broker: Broker) -> None:
-    broker.stock = True
-    unreadable(broker, 2)
-    with pytest.raises(ConnectError, match="its queue entry is damaged"):
-        read(reader(broker, timeout_ms=50), 0, 4, store="rocketmq:c", broker="broker-a")
+    ext = {"suggestWhichBrokerId": 0, "nextBeginOffset": 0, "minOffset": 0, "maxOffset": 10}
+    broker.pull = lambda request: encode_response(request, ResponseCode.SYSTEM_ERROR, "an entry is damaged", ext)  # type: ignore[method-assign]
+    with pytest.raises(ConnectError, match="an entry is damaged"):
+        pulled(broker, 0, 4, timeout_ms=50)
 
 
 def test_bodies_that_come_over_the_wire_are_verified_whatever_the_options_say(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    broker.stock = True
     pull = Broker.pull
     monkeypatch.setattr(Broker, "pull", lambda self, request: pull(self, request).replace(b"body 2", b"bodx 2"))
     made = HalfmqBatchReader(parse_options({"url": broker.server.url, "subscribe": "orders", "columns": "value"}))
-    with pytest.raises(DataLost, match="message 2 of queue 0 of topic orders: its body is damaged"):
-        list(made.read(Ranges(STORE, (QueueRange("orders", 3, "", 0, 0, 4),))))
+    with pytest.raises(DataLost, match="message 2 of queue 0 of topic orders on broker broker-a: its body is damaged"):
+        list(made.read(Ranges("rocketmq:c", (QueueRange("orders", 3, "broker-a", 0, 0, 4),))))
 
 
 # --- several brokers behind one name server
@@ -830,8 +793,10 @@ def test_position_is_published_at_the_other_brokers_if_one_is_away(monkeypatch: 
         return ("b", 1)
 
     monkeypatch.setattr(source, "_address_of", address_of)
-    monkeypatch.setattr(source, "_ask", lambda *asked: None)
-    monkeypatch.setattr(source._connections, "tell", lambda at, code, fields: told.append((at, fields["commitOffset"])))
+    monkeypatch.setattr(source._connections, "ask", lambda *asked: None)
+    monkeypatch.setattr(
+        source._connections, "send", lambda at, code, fields, *, oneway: told.append((at, fields["commitOffset"]))
+    )
     with pytest.raises(Unavailable, match="broker a"):
         source.publish(StreamOffset("rocketmq:c", 0, -1, {("t", "a:0"): 7, ("t", "b:0"): 8, ("t", "b:1"): 9}, {"t": 0}))
     assert told == [(("b", 1), 8), (("b", 1), 9)]

@@ -1,7 +1,15 @@
 """What is lost, by name."""
 
 from halfmq.errors import DataLost
-from halfmq.spark.plan.data_loss import away_brokers, is_elsewhere, is_regressed, lost, restricted, resume, with_away
+from halfmq.spark.plan.data_loss import (
+    answers_for_another_store,
+    is_regressed,
+    lost,
+    restricted,
+    resume,
+    unreachable_brokers,
+    with_unreachable,
+)
 from halfmq.spark.plan.offsets import NO_POSITION, QueueBoundsSnapshot, StreamOffset
 
 AT = StreamOffset("ab", 2, 100, {("orders", "0"): 5, ("orders", "1"): 7}, {"orders": 1})
@@ -94,14 +102,14 @@ def test_a_broker_that_is_away_has_lost_nothing_and_its_queues_stay_where_they_a
     shown = QueueBoundsSnapshot(
         at.store, 0, NO_POSITION, {("t", "a:0"): (0, 9)}, {"t": 0}, {"a": "", "c": "no response"}
     )
-    assert away_brokers(at, shown) == {"b": "it is not registered with the name server", "c": "no response"}
-    snapshot = with_away(at, shown)
+    assert unreachable_brokers(at, shown) == {"b": "it is not registered with the name server", "c": "no response"}
+    snapshot = with_unreachable(at, shown)
     assert resume(at, snapshot) == (at.queues, ())
     assert resume(at._replace(queues={**at.queues, ("t", "b:0"): 2}), snapshot).starts["t", "b:0"] == 2
     assert not is_regressed(at, snapshot)
     assert snapshot.topics == at.topics
     present = shown._replace(brokers={"a": "", "b": ""})
-    assert with_away(at, present) == present
+    assert with_unreachable(at, present) == present
     assert [loss.split(" of ")[0] for loss in resume(at, present).losses] == ["queue b:0", "topic u no longer exists"]
 
 
@@ -112,20 +120,20 @@ def test_an_offset_without_queues_has_read_nothing_of_any_store() -> None:
         resume(young._replace(store="ab"), NOW).losses,
     )
     assert not is_regressed(young._replace(epoch=9), NOW)
-    assert not is_elsewhere(young, NOW._replace(queues={}, topics={}))
+    assert not answers_for_another_store(young, NOW._replace(queues={}, topics={}))
 
 
 def test_another_store_without_the_topics_is_no_proof_of_a_loss() -> None:
-    assert is_elsewhere(AT, QueueBoundsSnapshot("cd", 9, 9, {}, {}))
-    assert not is_elsewhere(AT, NOW._replace(store="cd"))
-    assert not is_elsewhere(AT, QueueBoundsSnapshot("ab", 2, 200, {}, {}))
+    assert answers_for_another_store(AT, QueueBoundsSnapshot("cd", 9, 9, {}, {}))
+    assert not answers_for_another_store(AT, NOW._replace(store="cd"))
+    assert not answers_for_another_store(AT, QueueBoundsSnapshot("ab", 2, 200, {}, {}))
 
 
 def test_clusters_of_one_name_server_are_one_store_unless_they_have_brokers_of_the_same_name() -> None:
     at = StreamOffset("rocketmq:c", 0, NO_POSITION, {("t", "a:0"): 5}, {"t": 0})
     other = QueueBoundsSnapshot("rocketmq:d", 0, NO_POSITION, {("t", "x:0"): (0, 9)}, {"t": 0}, {"x": ""})
-    assert with_away(at, other).store == "rocketmq:c,d"
-    assert resume(at, with_away(at, other)) == ({("t", "a:0"): 5, ("t", "x:0"): 0}, ())
+    assert with_unreachable(at, other).store == "rocketmq:c,d"
+    assert resume(at, with_unreachable(at, other)) == ({("t", "a:0"): 5, ("t", "x:0"): 0}, ())
     same_name = QueueBoundsSnapshot("rocketmq:d", 0, NO_POSITION, {("t", "a:0"): (0, 9)}, {"t": 0}, {"a": ""})
     assert "this is store rocketmq:d" in resume(at, same_name).losses[0]
     assert "this is store ab" in resume(at, NOW).losses[0]

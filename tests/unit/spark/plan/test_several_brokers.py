@@ -1,8 +1,18 @@
 """Offsets and snapshots of several brokers, as those of one each, and back."""
 
-from halfmq.spark.plan.data_loss import away_brokers, is_elsewhere, is_regressed, restricted, resume, with_away
-from halfmq.spark.plan.offsets import NO_POSITION, QueueBoundsSnapshot, StreamOffset, ends_of
-from halfmq.spark.plan.several_brokers import (
+from halfmq.spark.plan.data_loss import (
+    answers_for_another_store,
+    is_regressed,
+    restricted,
+    resume,
+    unreachable_brokers,
+    with_unreachable,
+)
+from halfmq.spark.plan.offsets import (
+    NO_POSITION,
+    QueueBoundsSnapshot,
+    StreamOffset,
+    ends_of,
     merged_snapshot,
     offset_like,
     part_of_snapshot,
@@ -57,27 +67,27 @@ def test_a_broker_that_ends_before_the_query_is_waited_for() -> None:
 
 def test_a_broker_that_is_away_keeps_its_offsets_and_its_state() -> None:
     for shown in (merged_snapshot({"east": EAST}, {}), merged_snapshot({"east": EAST}, {"west": "no response"})):
-        assert away_brokers(ENDS, shown).keys() == {"west"}
-        snapshot = with_away(ENDS, shown)
+        assert unreachable_brokers(ENDS, shown).keys() == {"west"}
+        snapshot = with_unreachable(ENDS, shown)
         assert ends_of(snapshot) == ENDS
         assert resume(ENDS, snapshot) == (ENDS.queues, ())
-    assert away_brokers(ENDS, BOTH) == {}
-    assert with_away(ENDS, BOTH) == BOTH
+    assert unreachable_brokers(ENDS, BOTH) == {}
+    assert with_unreachable(ENDS, BOTH) == BOTH
 
 
 def test_brokers_of_another_kind_are_another_store() -> None:
     rocketmq = QueueBoundsSnapshot(
         "rocketmq:c", 0, NO_POSITION, {("orders", "east:0"): (0, 5)}, {"orders": 0}, {"east": ""}
     )
-    assert resume(ENDS, with_away(ENDS, rocketmq)).losses == (
+    assert resume(ENDS, with_unreachable(ENDS, rocketmq)).losses == (
         "this is store rocketmq:c, the query has read broker east with store ab, broker west with store cd",
     )
     assert resume(ends_of(rocketmq), BOTH).losses == (
         "this is broker east with store ab, broker west with store cd, the query has read store rocketmq:c",
     )
-    assert not is_elsewhere(ends_of(rocketmq), BOTH)
-    assert not is_elsewhere(ENDS, BOTH)
-    assert is_elsewhere(ends_of(EAST), merged_snapshot({"west": WEST}, {}))
+    assert not answers_for_another_store(ends_of(rocketmq), BOTH)
+    assert not answers_for_another_store(ENDS, BOTH)
+    assert answers_for_another_store(ends_of(EAST), merged_snapshot({"west": WEST}, {}))
 
 
 def test_a_broker_without_subscribed_topics_leaves_the_offset() -> None:

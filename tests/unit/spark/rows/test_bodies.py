@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from halfmq import limits
-from halfmq.spark.rows.bodies import body_column
+from halfmq.spark.rows.bodies import body_columns
 
 PACKED = 0x1
 LZ4, ZSTD, ZLIB, UNKNOWN = 0x100, 0x200, 0x300, 0x700
@@ -18,8 +18,14 @@ def column(bodies: list[bytes], flags: list[int]) -> tuple[list[bytes | None], l
     lengths = np.array([len(body) for body in bodies], np.int64)
     starts = np.cumsum(lengths) - lengths
     bad: list[tuple[int, str]] = []
-    made = body_column(
-        pa.py_buffer(data), starts, lengths, np.array(flags, np.int32), lambda row, why: bad.append((row, why))
+    ((_, _, made),) = body_columns(
+        pa.py_buffer(data),
+        starts,
+        lengths,
+        np.array(flags, np.int32),
+        lambda row, why: bad.append((row, why)),
+        None,
+        1 << 31,
     )
     return made.to_pylist(), bad
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halfmq.spark.rows.byte_slices import as_bytes, binary_column, gather, string_column
+from halfmq.spark.rows.byte_slices import as_bytes, binary_column, cuts, gather, string_column
 
 
 @st.composite
@@ -49,3 +49,16 @@ def test_gather_reads_numbers_at_any_place() -> None:
 
 def test_text_that_is_not_utf8_becomes_text_all_the_same() -> None:
     assert string_column(pa.array([b"ok", None, b"\xffx"])).to_pylist() == ["ok", None, "\ufffdx"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 120), st.integers(1, 9))
+def test_cuts_are_as_large_as_allowed(sizes: list[int], bytes_max: int, rows_max: int) -> None:
+    found = list(cuts(np.array(sizes, np.int64), bytes_max, rows_max))
+    assert [row for begin, end in found for row in range(begin, end)] == list(range(len(sizes)))
+    for number, (begin, end) in enumerate(found):
+        total = sum(sizes[begin:end])
+        assert total <= bytes_max or end == begin + 1
+        assert end - begin <= rows_max
+        if number + 1 < len(found):
+            assert total + sizes[end] > bytes_max or end - begin == rows_max

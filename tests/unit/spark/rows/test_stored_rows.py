@@ -12,9 +12,7 @@ from halfmq.model.stored_message import SYS_COMPRESSED, StoredMessage, body_crc_
 from halfmq.spark.options import COLUMNS
 from halfmq.spark.rows import stored_rows
 from halfmq.spark.rows.stored_rows import (
-    BATCH_ROWS,
     StoredRows,
-    cut_points,
     record_batch,
     record_batches,
     split_compressed,
@@ -220,9 +218,3 @@ def test_packed_bodies_come_in_smaller_parts(monkeypatch: pytest.MonkeyPatch) ->
     assert record_batch(parts[0], ("value",), nothing_bad).column(0).to_pylist()[0] == b"z" * 10_000
     plain = rows([message(b"z" * 400, {})] * 7)
     assert list(split_compressed(plain)) == [plain]
-
-
-def test_batches_are_cut_by_rows_and_by_bytes() -> None:
-    assert cut_points(np.full(BATCH_ROWS + 1, 100, np.int64)) == [BATCH_ROWS, BATCH_ROWS + 1]
-    assert cut_points(np.array([60, 60, 60, 500, 1], np.int64), 130) == [2, 3, 4, 5]
-    assert cut_points(np.array([], np.int64)) == []

@@ -7,8 +7,7 @@ import pytest
 from halfmq.model import properties as props
 from halfmq.model.ids import java_string_hash
 from halfmq.model.stored_message import StoredMessage, body_crc_of, encode
-from halfmq.spark.rows.stored_rows import StoredRows, record_batch
-from halfmq.spark.rows.tag_filter import with_tags
+from halfmq.spark.rows.stored_rows import StoredRows, record_batch, with_tags
 
 V4 = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 

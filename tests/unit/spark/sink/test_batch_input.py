@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfmq.errors import EnvironmentFailed
-from halfmq.spark.sink.batch_input import KINDS, BatchInput, Evidence, digest_of, kind_of, read_batch_input
+from halfmq.spark.sink.checkpoint import KINDS, BatchInput, Evidence, kind_of, read_batch_input
 
 RECORDED: Final[dict[str, Any]] = json.loads(
     (Path(__file__).parents[3] / "vectors" / "spark_checkpoints.json").read_text()
 )["checkpoints"]
 #: What our source writes, as in ``plan.offsets``.
 HALFMQ: Final = '{"v":1,"store":"0123456789abcdef0123456789abcdef","epoch":3,"position":4711,"queues":{"orders":{"0":5}},"topics":{"orders":1}}'
-#: Recorded by others, since there is no release for Spark 4.3 yet: offsets/6 in
-#: github.com/bartosz25/delta-lake-playground, 012_streaming_reader/.../demo11_index_checkpoint/README.md at 53779628 (there cut into two lines).
+#: Recorded by others, since there is no release for Spark 4.3 yet: offsets/6 in github.com/bartosz25/delta-lake-playground,
+#: 012_streaming_reader/.../demo11_index_checkpoint/README.md at 53779628 (there cut into two lines).
 DELTA: Final = '{"sourceVersion":1,"reservoirId":"3bffe7c2-e334-4419-a150-f6f47b565c78","reservoirVersion":1,"index":8,"isStartingVersion":false}'
 LINES: Final = {
     "files": ('{"logOffset":0}', '{"logOffset":17}'),
@@ -76,7 +76,7 @@ def test_digest_of_each_recorded_batch_is_its_own_and_repeats(name: str, made: C
     batches = sorted(int(path.name) for path in (checkpoint / "offsets").iterdir())
     found = [read_batch_input(checkpoint, batch) for batch in batches]
     assert [read_batch_input(checkpoint, batch) for batch in batches] == found
-    assert len({one.digest for one in found} | {one.earlier_digest for one in found}) == 2 * len(batches)
+    assert len({one.digest for one in found}) == len(batches)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,6 @@ def test_rate_beside_a_socket_is_known_and_the_socket_is_not(made: Callable[[str
         path = checkpoint / "offsets" / str(number)
         path.write_text(path.read_text() + f"\n{number + 7}")
     assert read_batch_input(checkpoint, 1).unidentified == ("1", "8")  # which of them is not known
-
-
-def test_earlier_digest_is_of_the_lines_alone(made: Callable[[str], Path]) -> None:
-    checkpoint = made("two-files")
-    assert read_batch_input(checkpoint, 0).earlier_digest == digest_of("-", '{"logOffset":0}')
-    (checkpoint / "offsets" / "0").write_text('v1\n{}\n-\n{"logOffset":0}\n')
-    assert read_batch_input(checkpoint, 0).earlier_digest == digest_of("-", '{"logOffset":0}')
 
 
 # --- what is noticed ------------------------------------------------------------------------------------------
@@ -143,7 +136,6 @@ def test_other_input_under_the_same_line_is_noticed(
     change(checkpoint / file, old, new)
     after = read_batch_input(checkpoint, batch)
     assert after.digest != before.digest
-    assert after.earlier_digest == before.earlier_digest
     assert file in named(before, checkpoint), "what the digest depends on is synced"
 
 
@@ -206,7 +198,7 @@ def test_newest_entry_that_has_no_content_is_no_other_source(made: Callable[[str
 
 
 class Plan:
-    """A checkpoint of a query with file sources. ``places``: source of each place in the plan; ``ends`` by source, before and in the batch."""
+    """A checkpoint of a query with file sources. ``places``: source of each place in the plan; ``ends``: by source, before and in it."""
 
     def __init__(self, checkpoint: Path, places: Sequence[int], ends: Sequence[tuple[int, int]], *, version: int = 1):
         self.sources = [checkpoint / "sources" / str(number) for number in range(len(ends))]

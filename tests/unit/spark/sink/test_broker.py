@@ -10,6 +10,7 @@ from tests.support.in_process import serving
 from tests.support.scripted_server import ScriptedServer
 from tests.support.sink_runs import options
 
+from halfmq.client.blocking import Connection
 from halfmq.errors import (
     ConnectError,
     NotAuthorized,
@@ -20,7 +21,6 @@ from halfmq.errors import (
     UsageError,
 )
 from halfmq.model.query_batch import QueryBatch
-from halfmq.spark.network.connection import Connection
 from halfmq.spark.sink.broker import IN_FLIGHT_MAX, AlreadyDecided, SinkBroker
 from halfmq.spark.sink.encoder import Payload
 from halfmq.wire.remoting.codes import HMQ_DECIDE, HMQ_DECISION, HMQ_PREPARE_BATCH, RequestCode
@@ -129,6 +129,31 @@ def test_what_is_not_confirmed_is_sent_again_after_the_connection_broke(script: 
     assert found.count(0) == 1
 
 
+def test_what_was_on_the_way_is_sent_again_also_if_the_name_server_is_another_one(script: Script) -> None:
+    """Its connection stays, so that only the broker's is new."""
+    names = ScriptedServer(script._answer)
+    confirmed: list[int] = []
+    answer = script.answers[HMQ_PREPARE_BATCH]
+
+    def breaks_once(request: Request[Any]) -> bytes | None:
+        index = int(request.ext["index"])
+        if index == 1 and script.indexes().count(1) == 1:
+            return None
+        confirmed.append(index)
+        return answer(request)
+
+    script.answers[HMQ_PREPARE_BATCH] = breaks_once
+    broker = SinkBroker(options(names.port, brokerTimeout="1"))
+    try:
+        for index in range(3):
+            broker.prepare(BATCH, "0.1", index, "T", 2, PAYLOAD)
+        broker.finish()
+        assert confirmed == [0, 1, 2]
+    finally:
+        broker.close()
+        names.close()
+
+
 def test_temporary_refusal_is_waited_for_and_all_from_it_on_are_sent_again(script: Script) -> None:
     answer = script.answers[HMQ_PREPARE_BATCH]
     stored: list[int] = []
@@ -202,13 +227,6 @@ def test_rocketmq_broker_is_refused(script: Script) -> None:
     script.refuse(HMQ_DECISION, 3)
     with pytest.raises(UsageError, match=r"does not know half batches.*guarantee=atLeastOnce.*visible one by one"):
         script.broker.decision(BATCH)
-
-
-def test_broker_that_does_not_know_queries_of_a_topic_is_refused(script: Script) -> None:
-    """It would take two topics of one name for one query, and skip what is written to the second."""
-    with pytest.raises(UsageError, match=r"earlier version.*upgrade the broker"):
-        script.broker.decision(BATCH._replace(topic="orders"))
-    script.broker.decision(BATCH)
 
 
 def test_several_brokers_are_refused(script: Script) -> None:

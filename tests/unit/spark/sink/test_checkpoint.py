@@ -7,8 +7,7 @@ import pytest
 
 from halfmq.errors import EnvironmentFailed, UsageError
 from halfmq.spark.sink import checkpoint
-from halfmq.spark.sink.batch_input import digest_of
-from halfmq.spark.sink.checkpoint import Checkpoint
+from halfmq.spark.sink.checkpoint import Checkpoint, digest_of
 
 
 @pytest.fixture

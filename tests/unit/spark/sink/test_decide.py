@@ -13,7 +13,7 @@ from tests.support.sink_runs import arrow, options, prepare
 from halfmq.errors import EnvironmentFailed, TransactionIncomplete, TransactionRefused
 from halfmq.model.query_batch import QueryBatch
 from halfmq.spark.sink import decide
-from halfmq.spark.sink.batch_input import digest_of, read_batch_input
+from halfmq.spark.sink.checkpoint import read_batch_input
 from halfmq.spark.sink.task import Prepared
 
 BATCH = QueryBatch("q", 0, "r1")
@@ -147,27 +147,6 @@ async def test_batch_whose_logs_have_grown_since_is_the_same(
         assert read_batch_input(checkpoint, 0).digest != decided_by
         await write(running, "r2")
         assert await visible(running) == [b"a"]
-
-
-@pytest.mark.parametrize("known_by", ["task", "decision"])
-async def test_batch_that_an_earlier_version_decided_is_the_same(
-    tmp_path: Path, checkpoint: Path, known_by: str
-) -> None:
-    """It digested only the line. One with another line is not the same."""
-    async with serving(tmp_path / "store") as running:
-        batch = BATCH._replace(batch=1)
-        files(checkpoint, 1, "file:///in/b")
-        first = await prepare(running, batch, "0.1", arrow(b"b"))
-        given = options(running.ports.names, checkpointLocation=str(checkpoint))
-        await asyncio.to_thread(decide.decide, [first], given, batch, digest_of('{"logOffset":1}'))
-        if known_by == "task":
-            first = await prepare(running, batch._replace(run="r2"), "0.1", arrow(b"b"))
-        await commit(running, checkpoint, 1, first)
-        assert await visible(running) == [b"b"]
-        files(checkpoint, 2, "file:///in/c")
-        (checkpoint / "offsets" / "2").rename(checkpoint / "offsets" / "1")
-        with pytest.raises(TransactionRefused, match="decided with other content"):
-            await commit(running, checkpoint, 1, first)
 
 
 async def test_unknown_source_works_and_is_warned_of_once(

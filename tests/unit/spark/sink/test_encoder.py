@@ -1,17 +1,17 @@
 """Payloads are the bytes that ``model.half_batch`` builds message by message, and pass the broker's verification."""
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.payloads import verify_payload
 
-from halfmq.model.half_batch import HalfMessage, Verified, build_payload, verify_payload
+from halfmq.model.half_batch import HalfMessage, Verified, build_payload
 from halfmq.model.ids import java_string_hash
 from halfmq.spark.sink import encoder
 from halfmq.spark.sink.columns import ROWS
-from halfmq.spark.sink.encoder import Encoder, body_crcs, cuts, encoded_sizes
-from halfmq.spark.sink.message_ids import id_prefix
+from halfmq.spark.sink.encoder import Encoder, body_crcs, encoded_sizes
+from halfmq.spark.sink.hashes import id_prefix
 
 BORN, STORE = b"\x0a\x00\x00\x01\x00\x00\x10\x00", b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 PREFIX = id_prefix("q:1:r", "0.1")
@@ -88,19 +88,6 @@ def test_ids_go_on_over_half_batches() -> None:
         [False, False, True, True, False, False],
         [False, False, False, False, True, True],
     ]
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 120), st.integers(1, 9))
-def test_cuts_are_as_large_as_allowed(sizes: list[int], bytes_max: int, rows_max: int) -> None:
-    found = list(cuts(np.array(sizes, np.int64), bytes_max, rows_max))
-    assert [row for begin, end in found for row in range(begin, end)] == list(range(len(sizes)))
-    for number, (begin, end) in enumerate(found):
-        total = sum(sizes[begin:end])
-        assert total <= bytes_max or end == begin + 1
-        assert end - begin <= rows_max
-        if number + 1 < len(found):
-            assert total + sizes[end] > bytes_max or end - begin == rows_max
 
 
 @pytest.mark.parametrize("skipped", [0, 2])

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from halfmq.model.ids import java_string_hash
-from halfmq.spark.sink.java_hashes import java_hashes
+from halfmq.spark.sink.hashes import java_hashes
 
 TEXTS = st.lists(st.one_of(st.none(), st.text(max_size=40), st.text("abc-XYZ09|", max_size=70)), max_size=12)
 

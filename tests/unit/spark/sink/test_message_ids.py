@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from halfmq.model.ids import hash64
 from halfmq.model.query_batch import QueryBatch
-from halfmq.spark.sink.message_ids import NUMBER_MAX, id_prefix, message_ids, repeatable_ids
+from halfmq.spark.sink.hashes import NUMBER_MAX, id_prefix, message_ids, repeatable_ids
 
 B7 = QueryBatch("q", 7, "r")
 

@@ -40,7 +40,7 @@ def test_defaults_and_every_option() -> None:
         ({**URL, "txnVersion": str(2**31)}, "txnVersion is"),
         ({**URL, "maxHalfBatchBytes": "1k"}, "maxHalfBatchBytes is '1k'"),
         ({**URL, "maxHalfBatchBytes": "9m"}, "maxHalfBatchBytes is '9m'"),
-        ({**URL, "maxHalfBatchBytes": "64kb"}, "maxHalfBatchBytes is '64kb'"),
+        ({**URL, "maxHalfBatchBytes": "64q"}, "maxHalfBatchBytes is '64q'"),
         (
             {**URL, "maxHalfBatchBytes": "5m", "guarantee": "atLeastOnce"},
             r"maxHalfBatchBytes is '5m' \(bytes, or 512k; 4k to 4m",

@@ -12,9 +12,8 @@ from tests.support.scripted_server import ScriptedServer
 from tests.support.sink_runs import options
 
 from halfmq.errors import ConnectError, HalfmqError, NotAuthorized, RequestFailed, TopicNotFound
+from halfmq.spark.sink.at_least_once import IN_FLIGHT_MAX, Content, Place, PlainBrokers, places_of
 from halfmq.spark.sink.columns import ANY_QUEUE
-from halfmq.spark.sink.plain_broker import IN_FLIGHT_MAX, Place, PlainBrokers, places_of
-from halfmq.spark.sink.plain_encoder import Content
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.header import Request, encode_response
 from halfmq.wire.remoting.route import BrokerData, QueueData, Route, encode_cluster_info, encode_route

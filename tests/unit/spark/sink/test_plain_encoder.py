@@ -10,8 +10,8 @@ from halfmq.model import stored_message
 from halfmq.model.properties import to_dict
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.stored_message import StoredMessage
+from halfmq.spark.sink.at_least_once import encode, stored_sizes, with_ids
 from halfmq.spark.sink.columns import ROWS
-from halfmq.spark.sink.plain_encoder import encode, stored_sizes, with_ids
 from halfmq.wire.remoting.message_codec import BatchEntry, split_batch
 
 ROW = st.tuples(st.binary(min_size=1, max_size=60), st.sampled_from([b"", b"TAGS\x01a\x02", "KEYS\x01é\x02".encode()]))

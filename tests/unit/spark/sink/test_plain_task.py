@@ -13,8 +13,8 @@ from tests.support.sink_runs import arrow, options
 
 from halfmq.errors import UsageError
 from halfmq.model.query_batch import QueryBatch
-from halfmq.spark.sink import plain_task
-from halfmq.spark.sink.plain_broker import PlainBrokers
+from halfmq.spark.sink import at_least_once
+from halfmq.spark.sink.at_least_once import PlainBrokers
 
 BATCH = QueryBatch("q", 0, "r1")
 
@@ -23,7 +23,7 @@ async def write(
     running: Running, *batches: pa.RecordBatch, batch: QueryBatch = BATCH, partition: int = 0, **given: str
 ) -> int:
     made = options(running.ports.names, guarantee="atLeastOnce", **given)
-    confirmed = await asyncio.to_thread(plain_task.write, iter(batches), made, batch, partition)
+    confirmed = await asyncio.to_thread(at_least_once.write, iter(batches), made, batch, partition)
     return confirmed.messages
 
 

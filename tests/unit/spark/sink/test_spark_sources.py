@@ -9,7 +9,7 @@ from typing import Final
 import pyspark
 import pytest
 
-from halfmq.spark.sink.batch_input import KINDS
+from halfmq.spark.sink.checkpoint import KINDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from halfmq.errors import UsageError
 from halfmq.model.query_batch import QueryBatch
 from halfmq.spark.sink import writer
-from halfmq.spark.sink.plain_task import Confirmed
+from halfmq.spark.sink.at_least_once import Confirmed
 from halfmq.spark.sink.task import Prepared
 from halfmq.spark.sink.writer import HalfmqBatchWriter, HalfmqStreamWriter
 from halfmq.spark.source import HalfmqDataSource
@@ -73,9 +73,9 @@ def test_at_least_once_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_guarantee_chooses_what_a_task_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer.attempts, "_context", lambda: Context())
+    monkeypatch.setattr(writer.task, "_context", lambda: Context())
     called: list[Any] = []
-    monkeypatch.setattr(writer.plain_task, "write", lambda *given: called.append(("plain", *given[1:])))
+    monkeypatch.setattr(writer.at_least_once, "write", lambda *given: called.append(("plain", *given[1:])))
     monkeypatch.setattr(writer.task, "write", lambda *given: called.append(("half", *given[1:])))
     for guarantee in ("atLeastOnce", "exactlyOnce"):
         batch = HalfmqBatchWriter({**OPTIONS, "guarantee": guarantee}, SCHEMA, False)

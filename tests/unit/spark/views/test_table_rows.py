@@ -68,7 +68,7 @@ def converter(
 
 def test_a_row_is_read_as_it_is_written() -> None:
     values = TransactionRow(*range(1, 21))
-    row = np.frombuffer(TRANSACTION_ROW.whole.pack(*values), ROW)[0]
+    row = np.frombuffer(TRANSACTION_ROW.pack(*values), ROW)[0]
     assert {name: int(row[name]) for name in values._fields} == values._asdict()
 
 

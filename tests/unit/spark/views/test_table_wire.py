@@ -14,14 +14,16 @@ from tests.support.table_reads import read_view
 
 from halfmq import limits
 from halfmq.errors import ConnectError, DataLost, ProtocolError, UsageError
+from halfmq.model.queue_reads import Position
+from halfmq.model.text_fields import read_fields, write_fields
 from halfmq.store.layout import TRANSACTION_ROW
 from halfmq.store.table_block import ENTRY_HEAD
 from halfmq.wire.remoting import route
 from halfmq.wire.remoting.codes import HMQ_POSITION, HMQ_TABLE_READ, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_response, encode_response_head
-from halfmq.wire.remoting.position import PositionAnswer, encode_answer
+from halfmq.wire.remoting.position import encode_answer
 from halfmq.wire.remoting.raw_read import HEAD_BYTES, body_bytes, complete_frame
-from halfmq.wire.remoting.table_read import TableFound, decode_request_fields, encode_found, encode_topics
+from halfmq.wire.remoting.table_read import TOPICS, TableFound, TableReadFields
 
 STORE = "ab" * 16
 
@@ -91,7 +93,7 @@ class Broker:
     def answer(self, request: Request[Any]) -> bytes | None:
         match request.code:
             case int() if request.code == HMQ_POSITION and self.is_halfmq:
-                ext, body = encode_answer(PositionAnswer(self.store, 2, 500, {}))
+                ext, body = encode_answer(Position(self.store, 2, 500, {}))
                 return encode_response(request, 0, ext=ext, body=body)
             case RequestCode.GET_BROKER_CLUSTER_INFO:
                 brokers = [route.BrokerData("c", name, {0: f"127.0.0.1:{self.server.port}"}) for name in self.names]
@@ -101,8 +103,7 @@ class Broker:
         return encode_response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
 
     def table(self, request: Request[Any]) -> bytes:
-        fields = decode_request_fields(request.ext)
-        assert not isinstance(fields, str), fields
+        fields = read_fields(TableReadFields, request.ext)
         self.reads.append((fields.wanted, fields.first))
         if fields.store != self.store:
             return encode_response(request, 22, "another store", {"store": self.store})
@@ -113,9 +114,9 @@ class Broker:
             ENTRY_HEAD.pack(number, place * len(record), len(record)) + row(number)
             for place, (number, record) in enumerate(zip(wanted, records, strict=True))
         ]
-        data = bytearray(HEAD_BYTES) + b"".join([*entries, *records, encode_topics({1: "orders"})])
+        data = bytearray(HEAD_BYTES) + b"".join([*entries, *records, TOPICS.encode({1: "orders"})])
         found = TableFound(len(records), sum(map(len, records)), last, 10_000, self.first, 10, 0)
-        ext = encode_found(found)
+        ext = write_fields(found)
         frame = bytes(complete_frame(encode_response_head(request, 0, None, ext, body_bytes(data)), data))
         change = self.changes.pop(0) if self.changes else None
         return frame if change is None else change(frame)
@@ -128,7 +129,7 @@ def rolled_back(number: int) -> bytes:
 
 
 def row(number: int) -> bytes:
-    return TRANSACTION_ROW.whole.pack(number, 1, 1, 9, 1, 0, 0, 1, 0, 0, 100, 0, 0, 3, 1, 0, 50 + number, 200, -1, 0)
+    return TRANSACTION_ROW.pack(number, 1, 1, 9, 1, 0, 0, 1, 0, 0, 100, 0, 0, 3, 1, 0, 50 + number, 200, -1, 0)
 
 
 @pytest.fixture
@@ -166,11 +167,19 @@ def test_apache_rocketmq_is_refused_by_name_with_the_reason(broker: Broker) -> N
         read_view("transactions", **broker.options)
 
 
-def test_an_older_halfmq_and_several_brokers_are_refused(broker: Broker) -> None:
-    broker.knows_table = False
-    with pytest.raises(UsageError, match="is too old for view=half") as error:
+def test_a_rocketmq_broker_in_the_place_of_the_halfmq_broker_is_refused(broker: Broker) -> None:
+    answer = broker.answer
+
+    def replaced(request: Request[Any]) -> bytes | None:
+        broker.is_halfmq = broker.is_halfmq and request.code != HMQ_TABLE_READ
+        return answer(request)
+
+    broker.knows_table, broker.server.answer = False, replaced
+    with pytest.raises(UsageError, match="needs the transaction table of a halfmq broker"):
         read_view("half", **broker.options)
-    assert "path" in str(error.value)
+
+
+def test_several_brokers_are_refused(broker: Broker) -> None:
     broker.names = ("broker-a", "broker-b")
     with pytest.raises(UsageError, match=r"several brokers: broker-a .*, broker-b"):
         read_view("half", **broker.options)

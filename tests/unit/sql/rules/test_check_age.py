@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.sql.memory_broker import Asked
 
-from halfmq.sql.rules.check_age import AgeGuard
+from halfmq.sql.rules.check import AgeGuard
 
 
 class Clock:

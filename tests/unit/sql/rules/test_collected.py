@@ -2,7 +2,7 @@
 
 from halfmq.client.outgoing import compose
 from halfmq.model.properties import HMQ_TX_MARKER, encode, to_dict
-from halfmq.sql.rules.collected import CollectedMessages
+from halfmq.sql.rules.block import CollectedMessages
 
 
 def test_messages_of_a_savepoint_that_was_rolled_back_are_dropped() -> None:

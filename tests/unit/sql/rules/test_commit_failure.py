@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from halfmq.sql.rules.commit_failure import CommitFailure, classify_commit_failure
+from halfmq.sql.rules.driver_errors import CommitFailure, classify_commit_failure
 
 
 class Driver(Exception):

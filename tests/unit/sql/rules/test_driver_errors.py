@@ -1,4 +1,6 @@
-"""Numbers are found below the wrappers of a database library, and nowhere else. What real drivers say: ``test_driver_errors`` of the adapter."""
+"""Numbers are found below the wrappers of a database library, and nowhere else. What real drivers say: ``test_driver_errors`` of the
+adapter.
+"""
 
 import pytest
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from halfmq.sql.rules.driver_status import Status, commits_by_itself, driver_status
+from halfmq.sql.rules.transaction_proof import Status, commits_by_itself, driver_status
 
 
 @pytest.mark.parametrize(

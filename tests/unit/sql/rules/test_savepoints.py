@@ -2,7 +2,7 @@
 
 import pytest
 
-from halfmq.sql.rules.savepoints import Savepoints
+from halfmq.sql.rules.statements import Savepoints
 
 
 def after(*statements: str, product: str = "postgresql") -> tuple[list[str], list[str | None], str]:

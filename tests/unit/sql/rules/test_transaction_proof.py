@@ -2,9 +2,9 @@
 
 import pytest
 
-from halfmq.sql.rules.driver_status import Status
 from halfmq.sql.rules.transaction_proof import (
     Refusal,
+    Status,
     is_committable,
     is_failed_transaction,
     is_missing_savepoint,

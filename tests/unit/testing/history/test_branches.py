@@ -4,18 +4,7 @@ import pytest
 from tests.support.tales import C, R, Tale
 
 from halfmq.testing.history.events import Logged, Verdict
-from halfmq.testing.history.report import (
-    AT_BRANCH_CALLS,
-    AT_BRANCH_ENDS,
-    AT_BRANCH_HELD,
-    AT_BRANCH_VERDICT,
-    AT_BRANCHES_WHOLE,
-    DUPLICATE,
-    PHANTOM,
-    STUCK,
-    TORN,
-    UNREQUESTED,
-)
+from halfmq.testing.history.report import DUPLICATE, PHANTOM, STUCK, TORN, UNREQUESTED, At
 
 
 def tale(*calls: str, outcome: str = "") -> Tale:
@@ -33,7 +22,7 @@ def test_all_confirmed_or_all_cancelled_is_clean_and_counted() -> None:
     for end, outcome in (("confirm", C), ("cancel", R)):
         report = tale("1 try", "2 try", f"1 {end}", f"2 {end}", outcome=outcome).report()
         assert report.clean
-        checks = (AT_BRANCH_CALLS, AT_BRANCH_ENDS, AT_BRANCH_HELD, AT_BRANCHES_WHOLE, AT_BRANCH_VERDICT)
+        checks = (At.BRANCH_CALLS, At.BRANCH_ENDS, At.BRANCH_HELD, At.BRANCHES_WHOLE, At.BRANCH_VERDICT)
         assert [report.looked[check].looked for check in checks] == [2, 2, 2, 1, 1]
     assert tale("1 try", "1 cancel", "2 empty", outcome=R).found() == {}
     assert tale("1 try", "1 cancel").found() == {}, "the initiator's outcome is not known"

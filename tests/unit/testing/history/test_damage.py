@@ -6,18 +6,7 @@ import pytest
 from tests.support.tales import C, R, Tale
 
 from halfmq.testing.history.events import Started
-from halfmq.testing.history.report import (
-    AT_DAMAGE_FOUND,
-    AT_DAMAGE_ONCE,
-    AT_DAMAGE_SAID,
-    AT_DAMAGE_STAYS,
-    CHANGED,
-    DUPLICATE,
-    LOST,
-    NOT_DURABLE,
-    PHANTOM,
-    UNREQUESTED,
-)
+from halfmq.testing.history.report import CHANGED, DUPLICATE, LOST, NOT_DURABLE, PHANTOM, UNREQUESTED, At
 
 FOUND = (C, R)
 
@@ -40,7 +29,7 @@ def test_what_is_found_stays_and_is_forgotten_is_clean_and_counted() -> None:
         made.listed(FOUND, by=by)
         report = made.report()
         assert report.clean, report.violations
-        checks = (AT_DAMAGE_SAID, AT_DAMAGE_ONCE, AT_DAMAGE_STAYS, AT_DAMAGE_FOUND)
+        checks = (At.DAMAGE_SAID, At.DAMAGE_ONCE, At.DAMAGE_STAYS, At.DAMAGE_FOUND)
         assert [report.looked[check].looked for check in checks] == [1, 2, 1, 1]
         made.forgotten()
         made.listed()

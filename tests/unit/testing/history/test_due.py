@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.support.tales import C, R, Tale
 
-from halfmq.testing.history.due import SLACK_US
 from halfmq.testing.history.events import Fault
+from halfmq.testing.history.order import SLACK_US
 from halfmq.testing.history.report import REORDERED
 
 DELAY_MS = 10_000

@@ -4,7 +4,7 @@ import pytest
 
 from halfmq.testing.history import check_events
 from halfmq.testing.history.events import Answered, AnyEvent, EndAsked, EpochTaken, FileStarted, HalfSent
-from halfmq.testing.history.report import AT_EPOCHS
+from halfmq.testing.history.report import At
 
 
 def history(first_us: int, *, epoch: int = 1, outcome: str = "ok", coordinator: str = "transfers") -> list[AnyEvent]:
@@ -39,4 +39,4 @@ def test_what_an_earlier_epoch_did_after_a_later_one_was_taken_is_found(events: 
         said = [one.sentence for one in report.violations if "epoch" in one.sentence]
         assert len(said) == report.counts["unrequested verdict"] == found, said
         assert all("epoch 1 of coordinator transfers requested" in one for one in said)
-        assert report.looked[AT_EPOCHS].looked == (0 if events[4].outcome == "refused" else 2)  # type: ignore[union-attr]
+        assert report.looked[At.EPOCHS].looked == (0 if events[4].outcome == "refused" else 2)  # type: ignore[union-attr]

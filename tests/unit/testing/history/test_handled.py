@@ -2,7 +2,7 @@
 
 from tests.support.tales import R, Tale
 
-from halfmq.testing.history.report import AT_HANDLED, DUPLICATE, LOST, PHANTOM
+from halfmq.testing.history.report import DUPLICATE, LOST, PHANTOM, At
 
 
 def handled(tale: Tale, tx: str, consumer: str = "stock", **fields: object) -> None:
@@ -24,7 +24,7 @@ def test_a_message_may_be_handled_once_by_each_group_however_often_its_handler_r
     handled(tale, "C", "bank")  # recorded by two processes
     report = tale.report()
     assert report.clean
-    assert report.looked[AT_HANDLED].looked == 2
+    assert report.looked[At.HANDLED].looked == 2
 
 
 def test_a_message_that_was_handled_and_compensated_is_found() -> None:

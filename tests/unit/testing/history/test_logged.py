@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.support.sample_store import sample_store
@@ -60,7 +61,8 @@ def test_violations_in_a_log_name_the_store_and_the_log_offset(tmp_path: Path) -
 @pytest.mark.parametrize("kind", [kind for kind in KIND_OF.values() if kind not in ("message", "half", "copied_half")])
 def test_each_kind_of_record_has_its_event(kind: str) -> None:
     """Red for a kind that was added to the log only."""
-    assert logged._fields(logged._Record(offset=0, kind=kind), {}, logged._HalfBatches())["kind"]
+    record = SimpleNamespace(group="", tx_id="", decided_by=0, refs=(), log_start=0)
+    assert logged._fields(kind, record, None, {}, logged._HalfBatches())["kind"]
 
 
 def test_a_directory_without_a_store_is_refused(tmp_path: Path) -> None:

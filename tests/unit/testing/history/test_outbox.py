@@ -4,19 +4,7 @@ import pytest
 from tests.support.tales import C, R, Tale
 
 from halfmq.testing.history import Report
-from halfmq.testing.history.report import (
-    AT_FALLBACK,
-    AT_ONCE,
-    AT_OUTBOX_MISSED,
-    AT_OUTBOX_ORDER,
-    AT_OUTBOX_PHANTOM,
-    DUPLICATE,
-    LOST,
-    PHANTOM,
-    REORDERED,
-    STUCK,
-    UNREQUESTED,
-)
+from halfmq.testing.history.report import DUPLICATE, LOST, PHANTOM, REORDERED, STUCK, UNREQUESTED, At
 
 
 def looked(report: Report, check: int) -> int:
@@ -35,7 +23,7 @@ def test_a_message_of_a_committed_transaction_that_was_seen_is_clean_and_counted
     tale.read(1)
     report = tale.report()
     assert report.clean
-    assert [looked(report, check) for check in (AT_OUTBOX_PHANTOM, AT_OUTBOX_MISSED, AT_ONCE, AT_OUTBOX_ORDER)] == [
+    assert [looked(report, check) for check in (At.OUTBOX_PHANTOM, At.OUTBOX_MISSED, At.ONCE, At.OUTBOX_ORDER)] == [
         1
     ] * 4
 
@@ -203,7 +191,7 @@ def test_a_message_at_two_places_is_a_duplicate_or_counted_where_that_is_legal()
             tale.seen("M", at=at, crc=7)
         assert tale.found() == found
         assert tale.report().duplicates == duplicates
-        assert looked(tale.report(), AT_ONCE) == (not at_least_once)
+        assert looked(tale.report(), At.ONCE) == (not at_least_once)
 
 
 def test_copies_of_a_message_have_one_body() -> None:
@@ -288,7 +276,7 @@ def test_after_duplicates_the_order_is_that_of_the_first_deliveries() -> None:
         tale.seen(message, at=at)
     tale.read(4)
     assert tale.found() == {}
-    assert looked(tale.report(), AT_OUTBOX_ORDER) == 2
+    assert looked(tale.report(), At.OUTBOX_ORDER) == 2
     tale = Tale(at_least_once=("g",))
     two_in_order(tale)
     for at, message in enumerate("BAB"):
@@ -316,7 +304,7 @@ def test_the_order_of_first_deliveries_is_known_only_from_the_beginning_of_a_que
     tale.seen("A", at=2)
     tale.read(3, first=1)
     assert tale.found() == {}
-    assert looked(tale.report(), AT_OUTBOX_ORDER) == 0
+    assert looked(tale.report(), At.OUTBOX_ORDER) == 0
 
 
 # --- one way only
@@ -339,7 +327,7 @@ def test_a_message_that_went_to_the_outbox_is_seen_once_and_its_half_message_rol
     tale.settled()
     tale.read(1)
     assert tale.found() == {}
-    assert looked(tale.report(), AT_FALLBACK) == 1
+    assert looked(tale.report(), At.FALLBACK) == 1
 
 
 def test_a_half_message_that_is_seen_although_it_went_to_the_outbox_is_a_phantom() -> None:

@@ -4,14 +4,7 @@ import json
 
 from tests.support.tales import R, Tale
 
-from halfmq.testing.history.report import (
-    AT_ONCE,
-    CHECKS,
-    KEPT_OF_A_KIND,
-    KINDS,
-    Findings,
-    transaction_name,
-)
+from halfmq.testing.history.report import CHECKS, KEPT_OF_A_KIND, KINDS, At, Findings, transaction_name
 
 
 def test_every_kind_has_a_check_that_says_what_it_examines() -> None:
@@ -48,7 +41,7 @@ def test_a_violation_names_transaction_sentence_and_events_with_time_writer_and_
 def test_the_first_violations_of_a_kind_are_kept_and_all_are_counted() -> None:
     findings = Findings()
     for number in reversed(range(KEPT_OF_A_KIND + 50)):
-        findings.add(AT_ONCE, f"g\n{number}", "m", "s", (number + 1,))
+        findings.add(At.ONCE, f"g\n{number}", "m", "s", (number + 1,))
     kept = findings.kept()
     assert findings.counts["duplicate"] == KEPT_OF_A_KIND + 50
     assert [found.first_place for found in kept] == list(range(1, KEPT_OF_A_KIND + 1))

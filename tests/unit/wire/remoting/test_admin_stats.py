@@ -2,14 +2,10 @@
 
 import json
 
+from halfmq.model.settings import GroupSettings
 from halfmq.wire.remoting.admin_stats import (
     ConsumerPeers,
-    Counted,
-    GroupConfig,
-    GroupProgress,
     Peer,
-    QueueEnds,
-    QueueProgress,
     encode_broker_consume_stats,
     encode_consume_stats,
     encode_consumers,
@@ -22,27 +18,25 @@ from halfmq.wire.remoting.admin_stats import (
     encode_topic_config,
     encode_topic_stats,
 )
-from halfmq.wire.remoting.group_bodies import MessageQueue
 from halfmq.wire.remoting.heartbeat import Subscription
 
-QUEUE = MessageQueue("T", "b", 3)
 KEY = b'{"brokerName":"b","queueId":3,"topic":"T"}'
 PEER = Peer("me", "10.0.0.1:5", "JAVA", 409)
 
 
 def test_progress_has_queues_as_unquoted_keys():
-    body = encode_consume_stats(GroupProgress(0.5, (QueueProgress(QUEUE, 9, 4, 6, 77),)))
+    body = encode_consume_stats("b", [("T", 0.25, [(3, 9, 4, 6, 77)]), ("U", 0.25, [])])
     assert body == (
         b'{"consumeTps":0.5,"offsetTable":{' + KEY + b":"
         b'{"brokerOffset":9,"consumerOffset":4,"lastTimestamp":77,"pullOffset":6}}}'
     )
-    assert encode_consume_stats(GroupProgress(0.0, ())) == b'{"consumeTps":0.0,"offsetTable":{}}'
+    assert encode_consume_stats("b", [("T", 0.0, [])]) == b'{"consumeTps":0.0,"offsetTable":{}}'
 
 
 def test_progress_of_all_groups_says_how_much_is_behind():
-    one = GroupProgress(0.0, (QueueProgress(QUEUE, 9, 4, 6, 77),))
-    body = encode_broker_consume_stats("h:1", {"G": [one, one], "H": [one]})
-    stats = encode_consume_stats(one)
+    one = ("T", 0.0, [(3, 9, 4, 6, 77)])
+    body = encode_broker_consume_stats("h:1", "b", {"G": [one, one], "H": [one]})
+    stats = encode_consume_stats("b", [one])
     assert body == (
         b'{"brokerAddr":"h:1","consumeStatsList":[{"G":[%b,%b]},{"H":[%b]}],"totalDiff":15,"totalInflightDiff":6}'
         % (stats, stats, stats)
@@ -50,7 +44,7 @@ def test_progress_of_all_groups_says_how_much_is_behind():
 
 
 def test_ends_of_the_queues_of_a_topic():
-    assert encode_topic_stats([QueueEnds(QUEUE, 1, 9, 77)], 2.0) == (
+    assert encode_topic_stats("b", "T", 2.0, [(3, 1, 9, 77)]) == (
         b'{"offsetTable":{' + KEY + b':{"lastUpdateTimestamp":77,"maxOffset":9,"minOffset":1}},"topicPutTps":2.0}'
     )
 
@@ -67,7 +61,7 @@ def test_who_is_connected():
 
 
 def test_settings_figures_and_names():
-    config = GroupConfig("G", 5, 1, False, True, False, True)
+    config = GroupSettings("G", 5, 1, False, broadcast_enabled=True, from_min_enabled=False, notifies_members=True)
     table = json.loads(encode_group_configs([config], 77))["subscriptionGroupTable"]
     assert (table["G"]["groupName"], table["G"]["retryMaxTimes"], table["G"]["consumeEnable"]) == ("G", 5, False)
     enabled = ("consumeBroadcastEnable", "consumeFromMinEnable", "notifyConsumerIdsChangedEnable")
@@ -78,7 +72,7 @@ def test_settings_figures_and_names():
     assert (topic["order"], topic["attributes"]) == (True, {"message.type": "FIFO"})
     assert encode_table({"a": "1"}) == b'{"table":{"a":"1"}}'
     assert encode_groups(["G"]) == b'{"groupList":["G"]}'
-    assert json.loads(encode_counted(Counted(6, 60), Counted(7, 3_600), Counted(8, 86_400))) == {
+    assert json.loads(encode_counted(6, 7, 8)) == {
         "statsMinute": {"sum": 6, "tps": 0.1},
         "statsHour": {"sum": 7, "tps": 7 / 3_600},
         "statsDay": {"sum": 8, "tps": 8 / 86_400},

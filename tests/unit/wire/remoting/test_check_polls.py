@@ -1,22 +1,26 @@
 """Polls for checks, and what they are answered."""
 
 import pytest
+from msgspec import ValidationError
 from tests.support import log_records as make
 
 from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.model import stored_message
-from halfmq.wire.remoting.check_polls import Poll, decode_handed_out, decode_poll, encode_poll
+from halfmq.model.text_fields import read_fields, write_fields
+from halfmq.wire.remoting.check_polls import PollFields, decode_handed_out
 
 
-def fields(poll: Poll) -> dict[str, str]:
-    return {name: str(value) for name, value in encode_poll(poll).items()}
+def fields(poll: PollFields) -> dict[str, str]:
+    return {name: str(value) for name, value in write_fields(poll).items()}
 
 
 def test_a_poll_comes_through_and_what_it_does_not_say_is_as_little_to_wait_and_as_many_as_may_be() -> None:
-    poll = Poll("shop", "me@1", 20_000, 32)
-    assert decode_poll(fields(poll)) == poll
-    assert decode_poll({"group": "shop", "clientId": "me"}) == Poll("shop", "me", 0, limits.CHECK_POLL_CHECKS_MAX)
+    poll = PollFields("shop", "me@1", 20_000, 32)
+    assert list(fields(poll)) == ["group", "clientId", "waitMs", "max"]
+    assert read_fields(PollFields, fields(poll)) == poll
+    least = PollFields("shop", "me", 0, limits.CHECK_POLL_CHECKS_MAX)
+    assert read_fields(PollFields, {"group": "shop", "clientId": "me"}) == least
 
 
 @pytest.mark.parametrize(
@@ -25,19 +29,17 @@ def test_a_poll_comes_through_and_what_it_does_not_say_is_as_little_to_wait_and_
         ({"group": ""}, "group"),
         ({"clientId": ""}, "clientId"),
         ({"clientId": "x" * 256}, "clientId"),
-        ({"clientId": "two\nlines"}, "clientId"),
         ({"waitMs": "-1"}, "waitMs"),
         ({"waitMs": "soon"}, "waitMs"),
         ({"waitMs": "²"}, "waitMs"),
-        ({"waitMs": "9" * 10}, "waitMs"),
+        ({"waitMs": str(1 << 31)}, "waitMs"),
         ({"max": "0"}, "max"),
         ({"max": "x"}, "max"),
     ],
 )
 def test_what_cannot_be_is_said(changes: dict[str, str], says: str) -> None:
-    found = decode_poll({**fields(Poll("shop", "me", 1_000, 5)), **changes})
-    assert isinstance(found, str)
-    assert found.startswith(says)
+    with pytest.raises(ValidationError, match=says):
+        read_fields(PollFields, {**fields(PollFields("shop", "me", 1_000, 5)), **changes})
 
 
 def test_halves_are_read_one_after_another_and_no_more_than_were_asked_for() -> None:

@@ -1,7 +1,7 @@
 """The typed command headers: same values from text, from numbers, and from either serialisation."""
 
 import json
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -19,7 +19,8 @@ AS_SCALAR = {str: "T", int: 5, bool: True}
 def sample(shape, values) -> dict:
     hints = get_type_hints(shape)
     names = zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True)
-    return {wire: values.get(hints[name], True if values is AS_SCALAR else "true") for name, wire in names}
+    kinds = {name: next((one for one in get_args(hint) if one is not type(None)), hint) for name, hint in hints.items()}
+    return {wire: values[kinds[name]] for name, wire in names}
 
 
 def in_json(code: int, ext: dict) -> bytes:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from halfmq import limits
-from halfmq.wire.remoting.group_attributes import (
+from halfmq.wire.remoting.attributes import (
     HoldChange,
     change_body,
     hold_attributes,

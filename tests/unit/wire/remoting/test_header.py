@@ -8,12 +8,12 @@ from tests.support.vectors import vectors
 
 from halfmq import limits
 from halfmq.errors import ProtocolError
+from halfmq.model.queue_reads import PullRequest
 from halfmq.wire.remoting import header as headers
 from halfmq.wire.remoting.binary_header import encode_binary_header
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.fields import (
     EndFields,
-    PullFields,
     RouteFields,
     SendFields,
     UpdateOffsetFields,
@@ -143,7 +143,7 @@ def test_a_pull_and_an_offset_are_read_into_their_structs():
         "commitOffset": "12", "suspendTimeoutMillis": "15000", "subscription": "*", "subVersion": "1795246382031",
         "expressionType": "TAG", "bname": "b",
     }  # fmt: skip
-    expected = PullFields("CG", "T", 3, 17, 32, 3, 12, 15000, "*", 1795246382031, "TAG", 0)
+    expected = PullRequest("CG", "T", 3, 17, 32, 3, 12, 15000, "*", 1795246382031, "TAG", 0)
     assert decode(frame_of(java(11, pull))).ext == expected
     assert decode(in_binary(11, pull)).ext == expected
     offset = {"consumerGroup": "CG", "topic": "T", "queueId": "3", "commitOffset": "12"}
@@ -369,7 +369,7 @@ def test_empty_text_in_place_of_a_number_is_as_if_it_were_missing():
         b'{"code":11,"extFields":{"consumerGroup":"C","topic":"T","queueId":"0","queueOffset":"0","maxMsgNums":"1",'
     )
     header += b'"subVersion":""}}'
-    assert decode(len(header).to_bytes(4, "big") + header).ext.sub_version == 0
+    assert decode(len(header).to_bytes(4, "big") + header).ext.subscription_version == 0
 
 
 def test_what_an_answer_needs_is_little_whatever_the_peer_sent() -> None:

@@ -5,12 +5,13 @@ from tests.support.vectors import vectors
 
 from halfmq.errors import ProtocolError
 from halfmq.model import properties, stored_message
+from halfmq.model.queue_reads import PullRequest
 from halfmq.wire.remoting import fields
+from halfmq.wire.remoting.fields import OffsetReply, PulledReply, SentReply
 from halfmq.wire.remoting.group_bodies import decode_lock_request, decode_lock_response, decode_member_list
 from halfmq.wire.remoting.header import decode
 from halfmq.wire.remoting.heartbeat import decode_heartbeat
 from halfmq.wire.remoting.message_codec import decode_pulled
-from halfmq.wire.remoting.replies import OffsetReply, PulledReply, SentReply, read_reply
 from halfmq.wire.remoting.route import decode_route
 
 FRAMES = vectors("java_clients")
@@ -22,7 +23,7 @@ COMMANDS = {
     "unknown": (37, fields.EndFields),
     "commit_after_check": (37, fields.EndFields),
     "check": (39, fields.CheckFields),
-    "pull": (11, fields.PullFields),
+    "pull": (11, PullRequest),
     "offset_update": (15, fields.UpdateOffsetFields),
     "offset_query": (14, fields.QueryOffsetFields),
     "send_back": (36, fields.SendBackFields),
@@ -125,9 +126,9 @@ def test_bodies():
 
 
 def test_replies():
-    assert all(len(read_reply(answer, SentReply).msg_id) == 32 for answer in of("send_answer"))
-    assert all(read_reply(answer, OffsetReply).offset >= 0 for answer in of("offset_answer"))
+    assert all(len(answer.read(SentReply).msg_id) == 32 for answer in of("send_answer"))
+    assert all(answer.read(OffsetReply).offset >= 0 for answer in of("offset_answer"))
     for kind in ("pull_found", "pull_nothing", "pull_moved"):
         for answer in of(kind):
-            reply = read_reply(answer, PulledReply)
+            reply = answer.read(PulledReply)
             assert reply.min_offset <= reply.next_begin_offset <= reply.max_offset

@@ -5,11 +5,12 @@ import pytest
 from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.limits import SIZE_SAMPLES_MAX
+from halfmq.model.queue_reads import Position, TopicBounds
+from halfmq.model.text_fields import read_fields
 from halfmq.wire.remoting.codes import HMQ_POSITION
 from halfmq.wire.remoting.header import decode, encode_request, encode_response
 from halfmq.wire.remoting.position import (
-    PositionAnswer,
-    TopicBounds,
+    PositionFields,
     asked_samples,
     asked_topics,
     decode_answer,
@@ -18,14 +19,14 @@ from halfmq.wire.remoting.position import (
     request_ext,
 )
 
-ANSWER = PositionAnswer("ab" * 16, 3, 4_711, {"orders": TopicBounds(7, ((0, 10), (4, 4))), "empty": TopicBounds(8, ())})
+ANSWER = Position("ab" * 16, 3, 4_711, {"orders": TopicBounds(7, ((0, 10), (4, 4))), "empty": TopicBounds(8, ())})
 
 
 @pytest.mark.parametrize("binary", [False, True])
 def test_question_and_answer_come_through_both_serialisations(binary: bool) -> None:
     request = decode(encode_request(HMQ_POSITION, 5, request_ext(("orders", "%RETRY%g", "orders")), binary=binary)[4:])
     assert request.code == HMQ_POSITION
-    assert asked_topics(request.ext) == ("orders", "%RETRY%g")
+    assert asked_topics(PositionFields(request.ext["topics"])) == ("orders", "%RETRY%g")
     ext, body = encode_answer(ANSWER)
     response = decode(encode_response(request, 0, ext=ext, body=body)[4:])
     assert decode_answer(response.ext, response.body) == ANSWER
@@ -33,7 +34,7 @@ def test_question_and_answer_come_through_both_serialisations(binary: bool) -> N
 
 def test_the_bytes_of_an_answer() -> None:
     ext, body = encode_answer(ANSWER)
-    assert ext == {"store": "ab" * 16, "epoch": "3", "position": "4711"}
+    assert list(ext.items()) == [("store", "ab" * 16), ("epoch", 3), ("position", 4711)]
     assert body == b'{"orders":{"id":7,"queues":[[0,10],[4,4]]},"empty":{"id":8,"queues":[]}}'
 
 
@@ -63,7 +64,7 @@ def test_samples_that_make_no_sense_are_a_protocol_error(body: bytes) -> None:
 
 def test_no_topics_asks_for_the_position_alone() -> None:
     request = decode(encode_request(HMQ_POSITION, 5, request_ext(()))[4:])
-    assert asked_topics(request.ext) == ()
+    assert asked_topics(read_fields(PositionFields, request.ext)) == ()
     ext, body = encode_answer(ANSWER._replace(topics={}))
     assert decode_answer(ext, body).topics == {}
 
@@ -87,12 +88,12 @@ def test_an_answer_that_makes_no_sense_is_refused(ext: dict[str, str], body: byt
 
 
 def test_an_answer_that_is_nested_too_deep_is_a_protocol_error() -> None:
-    ext, _ = encode_answer(PositionAnswer("ab", 1, 2, {}))
+    ext, _ = encode_answer(Position("ab", 1, 2, {}))
     with pytest.raises(ProtocolError):
         decode_answer(ext, b'{"a":' * 5_000 + b"1" + b"}" * 5_000)
 
 
 def test_more_topics_than_there_can_be_are_counted_only() -> None:
-    assert len(asked_topics({"topics": "," * (limits.TOPICS_MAX - 1)})) == 0
+    assert len(asked_topics(PositionFields("," * (limits.TOPICS_MAX - 1)))) == 0
     with pytest.raises(ProtocolError, match="65537 names"):
-        asked_topics({"topics": "," * limits.TOPICS_MAX})
+        asked_topics(PositionFields("," * limits.TOPICS_MAX))

@@ -6,8 +6,8 @@ import pytest
 from tests.support.vectors import vectors
 
 from halfmq.errors import ProtocolError
+from halfmq.wire.remoting.fields import EndReply, OffsetReply, PulledReply, SentReply
 from halfmq.wire.remoting.header import decode, encode_request, encode_response, encode_send_response
-from halfmq.wire.remoting.replies import EndReply, OffsetReply, PulledReply, SentReply, read_reply
 
 GOLDEN = vectors("remoting")
 
@@ -18,22 +18,22 @@ def answered(ext: dict):
 
 
 def test_the_answer_of_a_4_9_8_broker_to_a_half():
-    reply = read_reply(answered(json.loads(GOLDEN["json.half_sent_ext"])), SentReply)
+    reply = answered(json.loads(GOLDEN["json.half_sent_ext"])).read(SentReply)
     assert reply == SentReply("7F000001000051AF0000000000000F9C", 1, 4, "")
 
 
 def test_our_own_answer_to_a_send():
-    reply = read_reply(decode(encode_send_response(7, b"AB" * 16, 2, 5, b"U")[4:]), SentReply)
+    reply = decode(encode_send_response(7, b"AB" * 16, 2, 5, b"U")[4:]).read(SentReply)
     assert reply == SentReply("AB" * 16, 2, 5, "U")
 
 
 def test_the_answer_to_a_pull_of_a_real_broker():
-    reply = read_reply(decode(GOLDEN["pull_response_binary"][4:]), PulledReply)
+    reply = decode(GOLDEN["pull_response_binary"][4:]).read(PulledReply)
     assert reply == PulledReply(1, 0, 1)
 
 
 def test_offsets():
-    assert read_reply(answered({"offset": 5}), OffsetReply).offset == 5
+    assert answered({"offset": 5}).read(OffsetReply).offset == 5
 
 
 def test_a_verdict_with_receipt_and_one_without():
@@ -44,11 +44,11 @@ def test_a_verdict_with_receipt_and_one_without():
         "HMQ_DURABILITY": "fsync",
         "HMQ_REPEATED": True,
     }
-    assert read_reply(answered(ext), EndReply) == EndReply("t", "COMMITTED", 9, "fsync", True)
-    assert read_reply(answered({}), EndReply) == EndReply()
+    assert answered(ext).read(EndReply) == EndReply("t", "COMMITTED", 9, "fsync", True)
+    assert answered({}).read(EndReply) == EndReply()
 
 
 @pytest.mark.parametrize("ext", [{}, {"offset": "x"}, {"offset": 1 << 63}])
 def test_an_answer_without_its_fields_is_a_protocol_error(ext):
     with pytest.raises(ProtocolError):
-        read_reply(answered(ext), OffsetReply)
+        answered(ext).read(OffsetReply)

@@ -1,0 +1,338 @@
+"""Blocking connections to brokers and name servers, and what name servers say; for commands and Spark, which do nothing else meanwhile.
+
+No retries: a caller that may repeat a request does so when it gets ``Unavailable``.
+"""
+
+import socket
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Self
+
+from halfmq import limits
+from halfmq.client.connector import Exchange, decode, open_socket
+from halfmq.client.refusals import is_temporary, refused
+from halfmq.errors import ProtocolError
+from halfmq.model.address import Address, servers_url
+from halfmq.wire.remoting import header
+from halfmq.wire.remoting.codes import RequestCode, ResponseCode
+from halfmq.wire.remoting.header import Request, encode_request
+from halfmq.wire.remoting.route import READ, BrokerData, Route, decode_cluster_info, decode_route, decode_topic_list
+
+Answer = Request[dict[str, str]]
+
+#: Timeouts for connecting and for a response. Precedent: RocketMQ's client, 3 s and 30 s.
+CONNECT_S: Final = 3.0
+ANSWER_S: Final = 15.0
+_READ_BYTES: Final = 1 << 18
+#: A response may be larger than a request: a message of maximum size, with others.
+_FRAME_BYTES_MAX: Final = 2 * limits.FRAME_BYTES_MAX
+_TWO_WORDS: Final = struct.Struct(">II")
+
+
+class Unavailable(Exception):
+    """Temporary failure, with its reason: no connection, no response, or a refusal that may pass. Whoever repeats requests handles it;
+    users never see it.
+    """
+
+
+class _Line:
+    """A socket that sends numbered requests. The caller must close it, also after an error: a late response may still arrive."""
+
+    def __init__(self, address: Address, stream: socket.socket) -> None:
+        self.address = address
+        self._stream = stream
+        self._exchange = Exchange()
+
+    @classmethod
+    def open(cls, address: Address, timeout_s: float | None = None) -> Self:
+        """Connect. ``timeout_s``: for connecting and for each response; else the usual ones.
+
+        Raises:
+            Unavailable: the connection failed.
+        """
+        connect_s, answer_s = (CONNECT_S, ANSWER_S) if timeout_s is None else (timeout_s, timeout_s)
+        try:
+            return cls(address, open_socket(address, connect_s, answer_s))
+        except OSError as error:
+            raise _broken(address, error) from error
+
+    @property
+    def local_host(self) -> tuple[str, int]:
+        """Our own address on this connection: (IP, port)."""
+        host, port = self._stream.getsockname()[:2]
+        return str(host), int(port)
+
+    def send(
+        self, code: int, fields: Mapping[str, object], body: bytes | memoryview = b"", *, oneway: bool = False
+    ) -> int:
+        """Send a request; its number. ``oneway``: there is no response.
+
+        Raises:
+            Unavailable: the connection broke.
+        """
+        opaque = self._exchange.next_opaque()
+        try:
+            self._stream.sendall(encode_request(code, opaque, fields, body, oneway=oneway))
+        except OSError as error:
+            raise _broken(self.address, error) from error
+        return opaque
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._stream.close()
+
+    def _received(self, data: int | bytes) -> None:
+        if not data:
+            raise Unavailable(f"{self.address} closed the connection")
+
+
+class Connection(_Line):
+    """Several requests may be sent before the first response is received. Each needs ``receive`` or ``forget``."""
+
+    def __init__(self, address: Address, stream: socket.socket) -> None:
+        super().__init__(address, stream)
+        #: Responses that came while another one was waited for.
+        self._came: dict[int, Answer] = {}
+        #: Requests whose response nobody wants.
+        self._forgotten: set[int] = set()
+
+    def receive(self, opaque: int) -> Answer:
+        """The response to the request, which may have any code.
+
+        Raises:
+            Unavailable: the connection broke, or no response arrived in time.
+            ProtocolError: the server sent something other than a response.
+        """
+        try:
+            while opaque not in self._came:
+                data = self._stream.recv(_READ_BYTES)
+                self._received(data)
+                for frame in self._exchange.frames(data):
+                    answer = decode(frame)
+                    if not self._exchange.is_asked(answer):
+                        raise ProtocolError("unexpected response", hint="check that the address is a broker")
+                    if answer.opaque in self._forgotten:
+                        self._forgotten.remove(answer.opaque)
+                    else:
+                        self._came[answer.opaque] = answer
+        except OSError as error:
+            raise _broken(self.address, error) from error
+        return self._came.pop(opaque)
+
+    def forget(self, opaque: int) -> None:
+        """Ignore the response to the request."""
+        if self._came.pop(opaque, None) is None:
+            self._forgotten.add(opaque)
+
+    def ask(self, code: int, fields: Mapping[str, object], body: bytes | memoryview = b"") -> Answer:
+        """``send`` and ``receive``."""
+        return self.receive(self.send(code, fields, body))
+
+
+class RawConnection(_Line):
+    """For responses of megabytes, which come in the order of their requests: their header is read before their body, which is received
+    where it stays.
+
+    ``Connection`` collects a response in pieces and copies them. Here the body is received into one buffer, which the next response uses
+    again: fresh memory costs more than the copy (2 us for a page of 4 KiB where memory is virtual).
+    """
+
+    def __init__(self, address: Address, stream: socket.socket) -> None:
+        super().__init__(address, stream)
+        self._heads = 0
+        self._buffer = bytearray()
+        #: Length of the body of the response whose header was read.
+        self._body_bytes = 0
+
+    def head(self) -> Answer:
+        """The next response, without its body: call ``body`` before the next one.
+
+        Raises:
+            Unavailable: the connection broke, or no response arrived in time.
+            ProtocolError: the server sent something other than the response.
+        """
+        words = bytearray(8)
+        self._exactly(memoryview(words))
+        total, word = _TWO_WORDS.unpack(words)
+        head_bytes = word & 0xFFFFFF
+        if not head_bytes + 4 <= total <= _FRAME_BYTES_MAX:
+            raise ProtocolError(f"a response of {total} bytes with a header of {head_bytes}")
+        head = bytearray(head_bytes)
+        self._exactly(memoryview(head))
+        answer = header.decode(bytes(words[4:] + head))
+        self._heads += 1
+        if not answer.is_response or answer.opaque != self._heads:
+            raise ProtocolError(f"response {answer.opaque} arrived instead of {self._heads}")
+        self._body_bytes = total - 4 - head_bytes
+        return answer
+
+    def body(self) -> memoryview:
+        """The body of the response whose header was read. It is overwritten by the next call. Raises as ``head``."""
+        if len(self._buffer) < self._body_bytes:
+            self._buffer = bytearray(self._body_bytes)
+        body = memoryview(self._buffer)[: self._body_bytes]
+        self._exactly(body)
+        return body
+
+    def _exactly(self, left: memoryview) -> None:
+        """Fill ``left``."""
+        try:
+            while len(left):
+                received = self._stream.recv_into(left)
+                self._received(received)
+                left = left[received:]
+        except OSError as error:
+            raise _broken(self.address, error) from error
+
+
+class Sent(NamedTuple):
+    """A request that was sent, for ``Connections.receive``."""
+
+    address: Address
+    connection: Connection
+    opaque: int
+
+    def forget(self) -> None:
+        """Ignore the response."""
+        self.connection.forget(self.opaque)
+
+
+class Connections:
+    """One connection per address, opened by its first request, and closed if one fails."""
+
+    def __init__(self, on_open: Callable[[Address], object] = lambda address: None) -> None:
+        """``on_open``: called with each address that is connected to."""
+        self._open: dict[Address, Connection] = {}
+        self._on_open = on_open
+
+    def __contains__(self, address: object) -> bool:
+        return address in self._open
+
+    def connected(self, address: Address) -> Connection:
+        """The connection to the address. Raises Unavailable."""
+        connection = self._open.get(address)
+        if connection is None:
+            connection = self._open[address] = Connection.open(address)
+            self._on_open(address)
+        return connection
+
+    def send(
+        self,
+        address: Address,
+        code: int,
+        fields: Mapping[str, object],
+        body: bytes | memoryview = b"",
+        *,
+        oneway: bool = False,
+    ) -> Sent:
+        """Send a request. Call ``receive`` or ``Sent.forget`` if there is a response. Raises as ``Connection.send``."""
+        connection = self.connected(address)
+        try:
+            return Sent(address, connection, connection.send(code, fields, body, oneway=oneway))
+        except BaseException:  # also an interrupt: a part of the request may have been written
+            self.drop(address)
+            raise
+
+    def receive(self, sent: Sent) -> Answer:
+        """The response. Raises as ``Connection.receive``; Unavailable also if the connection failed meanwhile."""
+        if self._open.get(sent.address) is not sent.connection:
+            raise Unavailable(f"{sent.address}: the connection failed")
+        try:
+            return sent.connection.receive(sent.opaque)
+        except BaseException:
+            self.drop(sent.address)
+            raise
+
+    def ask(self, address: Address, code: int, fields: Mapping[str, object], body: bytes = b"") -> Answer:
+        """``send`` and ``receive``."""
+        return self.receive(self.send(address, code, fields, body))
+
+    def drop(self, address: Address) -> None:
+        """Close the connection to the address, if there is one."""
+        connection = self._open.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for address in list(self._open):
+            self.drop(address)
+
+
+class NameServers:
+    """The name servers of one installation, asked in turn. ``connections`` are the caller's, who closes them.
+
+    Methods raise Unavailable if none responds, or one refuses for the moment, RequestFailed if one refuses for good.
+    """
+
+    def __init__(self, servers: Sequence[Address], connections: Connections) -> None:
+        self._servers = servers
+        self._connections = connections
+        #: Index of the server that responded last.
+        self._server = 0
+
+    def __str__(self) -> str:
+        return servers_url(self._servers)
+
+    def registered(self) -> dict[str, BrokerData]:
+        """The brokers, by name; of the first server that knows any."""
+        for _ in self._servers:
+            answer = self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+            check_success(answer, "the list of brokers")
+            brokers = decode_cluster_info(answer.body)
+            if brokers:
+                return {data.broker_name: data for data in brokers}
+            self._turn()
+        return {}
+
+    def topics(self) -> tuple[str, ...]:
+        """Names of all topics."""
+        answer = self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+        check_success(answer, "the list of topics")
+        return decode_topic_list(answer.body)
+
+    def route(self, topic: str) -> Route | None:
+        """Brokers of the topic; None if it does not exist."""
+        answer = self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": True})
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        check_success(answer, f"the route of topic {topic}")
+        return decode_route(answer.body)
+
+    def routed(self, topics: Iterable[str]) -> set[str]:
+        """The brokers from which one of ``topics`` can be read."""
+        routes = [self.route(topic) for topic in topics]
+        return {data.broker_name for route in routes if route for data in route.queues if data.permission & READ}
+
+    def _ask(self, code: int, fields: dict[str, object]) -> Answer:
+        """Send the request to the server that responded last, else to the others."""
+        reasons = []
+        for _ in self._servers:
+            try:
+                return self._connections.ask(self._servers[self._server], code, fields)
+            except Unavailable as reason:
+                reasons.append(str(reason))
+                self._turn()
+        raise Unavailable("; ".join(reasons))
+
+    def _turn(self) -> None:
+        self._server = (self._server + 1) % len(self._servers)
+
+
+def check_success(answer: Answer, what: str) -> None:
+    """Check that the response to a request that may be repeated has code 0.
+
+    Raises:
+        Unavailable: temporary rejection.
+        RequestFailed: permanent rejection, also because of damage.
+    """
+    if answer.code == ResponseCode.SUCCESS:
+        return
+    text = f"{what} was rejected with code {answer.code}: {answer.remark or 'no reason given'}"
+    if is_temporary(answer.code, answer.ext):
+        raise Unavailable(text)
+    raise refused(answer.code, text)
+
+
+def _broken(address: Address, error: OSError) -> Unavailable:
+    return Unavailable(f"{address}: {error or type(error).__name__}")

@@ -1,0 +1,137 @@
+"""Addresses of servers, and the one grammar of URLs that name them: of clients, commands, Spark's options, environment variables, name
+servers.
+
+    rocketmq://[user@]host:port[;host:port...]      also with ``,``, and without the scheme, as NAMESRV_ADDR has it
+
+An IPv6 address is in brackets, with the interface of a link-local one behind ``%`` or, as URLs write it, ``%25`` (RFC 6874). Users paste
+URLs with passwords, and errors end up in logs and tickets: what may be a secret is refused, and no error shows it.
+"""
+
+import re
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final, NamedTuple
+
+from halfmq.errors import UsageError
+
+#: Of a name server. Precedent: RocketMQ.
+DEFAULT_PORT: Final = 9876
+
+_HINT: Final = "rocketmq://host:port[;host:port]"
+_URL: Final = re.compile(r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30})://)?(?P<rest>.*)", re.DOTALL)
+_USER: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_HOST_NAME: Final = re.compile(r"[^\s:;,/\\?#%&=@\[\]]+")
+_BRACKETED: Final = re.compile(r"\[(?P<host>[^\[\]]*)\](?::(?P<port>.*))?", re.DOTALL)
+
+
+class Address(NamedTuple):
+    """Host and TCP port of a server; ``str`` gives ``host:port`` or ``[v6]:port``. Java splits at the last colon, others need brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class ServerUrl(NamedTuple):
+    """What a URL says. ``user``: empty if it names none."""
+
+    user: str
+    servers: tuple[Address, ...]
+
+
+def parse_url(url: str) -> ServerUrl:
+    """Parse the URL of some servers.
+
+    Raises:
+        UsageError: another scheme, no address, or something that may be a secret.
+    """
+    if not isinstance(url, str):
+        raise UsageError(f"{type(url).__name__} is no address", hint='"rocketmq://host:port", or Client.from_env()')
+    found = _URL.fullmatch(url.strip())
+    assert found is not None
+    scheme, rest = found["scheme"], found["rest"]
+    user, at, servers = rest.rpartition("@")
+    # What is before an @ may be a password with any of the delimiters in it, and so may parameters.
+    if (at and not _USER.fullmatch(user)) or not {"?", "#"}.isdisjoint(rest):
+        raise UsageError(f"url {_hidden(scheme)!r} has a password or parameters, which are not supported", hint=_HINT)
+    if scheme not in (None, "rocketmq"):
+        raise UsageError(f"url {_hidden(scheme)!r} has a scheme that is not supported", hint=_HINT)
+    addresses = tuple(parse_address(part) for part in re.split("[;,]", servers.rstrip("/")) if part.strip())
+    if not addresses:
+        raise UsageError("url names no server", hint=_HINT)
+    return ServerUrl(user, addresses)
+
+
+def parse_servers(url: str) -> tuple[Address, ...]:
+    """The servers of a URL, for programs that cannot say who they are: no broker asks yet.
+
+    Raises:
+        UsageError: as ``parse_url``, or it names a user.
+    """
+    user, servers = parse_url(url)
+    if user:  # not shown: it may be a token
+        raise UsageError("url 'rocketmq://***' has a user, which halfmq does not support", hint=_HINT)
+    return servers
+
+
+def servers_url(servers: Iterable[Address]) -> str:
+    """The URL of these servers."""
+    return f"rocketmq://{';'.join(map(str, servers))}"
+
+
+def parse_address(text: str, default_port: int | None = DEFAULT_PORT) -> Address:
+    """Parse ``host``, ``host:port`` or ``[v6]:port``. Without ``default_port`` there is a port, as in what brokers tell of themselves; then
+    an IPv6 address needs no brackets, since the port is what follows the last colon.
+
+    Raises:
+        UsageError: not an address.
+    """
+    text = text.strip()
+    found = _BRACKETED.fullmatch(text)
+    if found is not None:
+        host, port = _host(found["host"]), found["port"]
+        is_host = _is_v6(host)
+    else:
+        name, colon, port = text.rpartition(":")
+        host, is_whole = _host(name), default_port is not None and _is_v6(_host(text))
+        if is_whole and _is_v6(host) and _is_port(port):
+            raise UsageError("an IPv6 address of a url may end with its port", hint="[v6]:port")
+        if is_whole or not colon:
+            host, port = _host(text), None
+        is_host = _is_v6(host) if ":" in host else _HOST_NAME.fullmatch(host) is not None
+    if not is_host:  # not shown: it may be, or be followed by, a password
+        raise UsageError("an address of a url is neither a host name nor an IP address", hint="host:port, or [v6]:port")
+    if port is None and default_port is not None:
+        return Address(host, default_port)
+    if port is None or not _is_port(port):  # the text after the colon is not shown: it may be a password
+        raise UsageError(f"what follows {host!r} in a url is not a port", hint="host:port")
+    return Address(host, int(port))
+
+
+def _host(text: str) -> str:
+    """As the system's resolver takes it: with ``%`` before the zone of an IPv6 address."""
+    address, percent, zone = text.partition("%")
+    encoded = zone.startswith("25") and len(zone) > 2
+    return f"{address}{percent}{zone.removeprefix('25') if encoded else zone}"
+
+
+def ip_of(host: str) -> IPv4Address | IPv6Address | None:
+    """The IP address that a host is; None: it is a name."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def _is_v6(host: str) -> bool:
+    return isinstance(ip_of(host), IPv6Address)
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65_536
+
+
+def _hidden(scheme: str | None) -> str:
+    return "***" if scheme is None else f"{scheme}://***"

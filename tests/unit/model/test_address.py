@@ -1,0 +1,55 @@
+"""The grammar of URLs and addresses of servers."""
+
+import pytest
+
+from halfmq.errors import UsageError
+from halfmq.model.address import Address, ServerUrl, parse_address, parse_servers, parse_url, servers_url
+
+
+def test_a_user_is_part_of_a_url_that_no_program_of_today_can_use() -> None:
+    url = "rocketmq://relay.1@a:1;[::1]:2"
+    assert parse_url(url) == ServerUrl("relay.1", (Address("a", 1), Address("::1", 2)))
+    with pytest.raises(UsageError, match="user, which halfmq does not support") as caught:
+        parse_servers(url)
+    assert "relay" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("[fe80::1%25eth0]", "fe80::1%eth0"),
+        ("[fe80::1%eth0]", "fe80::1%eth0"),
+        ("[fe80::1%25]", "fe80::1%25"),  # the interface with number 25
+        ("[fe80::1%2525]", "fe80::1%25"),
+        ("[::1]", "::1"),
+        ("::1", "::1"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+        ("mq", "mq"),
+        ("10.0.0.7", "10.0.0.7"),
+        ("bücher_1", "bücher_1"),
+    ],
+)
+def test_host_of_an_address_and_its_default_port(text: str, host: str) -> None:
+    assert parse_address(text) == (host, 9876)
+    assert parse_address(f" {text}:10911 ", None) == (host, 10911)
+    if ":" not in text or "[" in text:
+        assert parse_address(f"{text}:1") == (host, 1)
+
+
+@pytest.mark.parametrize("text", ["mq", "", "[::1]", "[::1", ":1", "a:", "a:b:1", "a:²", "a:+1", "a:00000001", "a:1 2"])
+def test_what_is_no_address_of_a_broker(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_address(text, None)
+
+
+def test_an_ipv6_address_that_may_end_with_its_port_needs_brackets() -> None:
+    """The last group of one reading is the port of the other; of a broker it is always the port."""
+    with pytest.raises(UsageError, match=r"\[v6\]:port"):
+        parse_address("2001:db8::1:9876")
+    assert parse_address("2001:db8::1:9876", None) == ("2001:db8::1", 9876)
+
+
+@pytest.mark.parametrize("address", [Address("a", 1), Address("::1", 2), Address("fe80::1%eth0", 3)])
+def test_an_address_is_read_as_it_is_written(address: Address) -> None:
+    assert parse_address(str(address)) == parse_address(str(address), None) == address
+    assert parse_servers(servers_url([address, address])) == (address, address)
