@@ -101,14 +101,15 @@ class RabbitMqServer:
             path.read_text(errors="replace")[-3000:] for path in sorted((self.directory / "log").glob("*.log"))
         )
 
-    def control(self, *arguments: str) -> None:
-        """``rabbitmqctl`` on the running server."""
+    def control(self, *arguments: str) -> str:
+        """``rabbitmqctl`` on the running server. Returns what it printed."""
         environment = self._environment()
         done = subprocess.run(
             [_CONTROL, "--node", environment["RABBITMQ_NODENAME"], *arguments], env=environment, cwd=self.directory,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def stop(self) -> None:
         """Afterwards the processes are gone, and so is the directory."""
