@@ -6,8 +6,8 @@ compared; the decision gets the verdict with the command.
 
     send -> find in the index -> (read the verdict) -> SendHalf with ``searched_to`` and ``earlier`` -> decision
 
-The decision refuses with SEARCH_AGAIN if verdicts that the search did not cover have left memory since. That needs a window shorter than
-one turn, or a broker that was paused. The reply is released when those verdicts are in the index, so the next search covers them.
+The decision refuses with SEARCH_AGAIN if verdicts that the search did not cover have left memory since, as one does whose window ends in
+that turn, or while the broker was paused. The reply is released when those verdicts are in the index, so the next search covers them.
 
 After a start the index is first read from its files, in parts, by the maintenance thread; halves with chosen ids wait for that.
 """
@@ -72,20 +72,22 @@ class ChosenIds:
             self._waiting.append((command, deliver, context))
             self.read_index()
             return
-        searched_to = self._store.indexed_to
-        earlier = self._earlier(command)
-        if isinstance(earlier, Failed):
-            deliver(context, earlier)
-            return
-        command = replace(command, searched_to=searched_to, earlier=earlier)
+        known = self._view.producer_groups.get(command.group)
+        if known is not None and (command.tx_id in known.undecided or command.tx_id in known.settled):
+            # Not searched: if memory forgets it before the decision, that asks for a search.
+            command = replace(command, searched_to=0, earlier=None)
+        else:
+            searched_to = self._store.indexed_to
+            earlier = self._earlier(command)
+            if isinstance(earlier, Failed):
+                deliver(context, earlier)
+                return
+            command = replace(command, searched_to=searched_to, earlier=earlier)
         submit = self._sequencer.submit_small if type(command) is SendHalf else self._sequencer.submit
         submit(command, self._decided, (command, deliver, context))
 
     def _earlier(self, command: WithId) -> EarlierVerdict | Failed | None:
         group, tx_id = command.group, command.tx_id
-        known = self._view.producer_groups.get(group)
-        if known is not None and (tx_id in known.undecided or tx_id in known.settled):
-            return None  # memory knows it; if it forgets it before the decision, that asks for another search
         for position in self._index.find(group, tx_id):
             if position < self._view.log_start:
                 break

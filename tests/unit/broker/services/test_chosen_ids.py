@@ -199,6 +199,23 @@ def test_verdicts_that_were_forgotten_after_the_search_are_searched_again() -> N
     assert bench.index.searches == 2
 
 
+def test_an_id_that_memory_forgets_before_the_decision_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by the simulated seed 16100943201525: the window of the id ended between the request and its decision."""
+    bench = Bench()
+    first = bench.settle("order-1")
+    decide = bench.sequencer.submit_small
+
+    def after_another_verdict(*arguments: Any) -> None:
+        monkeypatch.undo()
+        bench.settle("order-2")
+        decide(*arguments)
+
+    monkeypatch.setattr(bench.sequencer, "submit_small", after_another_verdict)
+    bench.send("order-1")
+    (refused,) = bench.replies
+    assert (refused.why, refused.position) == (Why.ALREADY_SETTLED, first)
+
+
 def test_halves_wait_until_the_index_was_read_once() -> None:
     bench = Bench(unread=2)
     position = bench.settle("order-1")
