@@ -2,15 +2,16 @@
 servers.
 
     rocketmq://[user@]host:port[;host:port...]      also with ``,``, and without the scheme, as NAMESRV_ADDR has it
+    rocketmqs://host:port[;host:port...][?cafile=FILE][&certfile=FILE&keyfile=FILE]      TLS
 
 An IPv6 address is in brackets, with the interface of a link-local one behind ``%`` or, as URLs write it, ``%25`` (RFC 6874). Users paste
 URLs with passwords, and errors end up in logs and tickets: what may be a secret is refused, and no error shows it.
 """
 
 import re
-from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, urlencode
 
 from halfmq.errors import UsageError
 
@@ -18,6 +19,9 @@ from halfmq.errors import UsageError
 DEFAULT_PORT: Final = 9876
 
 _HINT: Final = "rocketmq://host:port[;host:port]"
+_HINT_OF_TLS: Final = "rocketmqs://host:port[?cafile=FILE][&certfile=FILE&keyfile=FILE], each of them once"
+_PLAIN: Final = "rocketmq"
+_TLS: Final = "rocketmqs"
 _URL: Final = re.compile(r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30})://)?(?P<rest>.*)", re.DOTALL)
 _USER: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _HOST_NAME: Final = re.compile(r"[^\s:;,/\\?#%&=@\[\]]+")
@@ -34,11 +38,36 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class ServerUrl(NamedTuple):
-    """What a URL says. ``user``: empty if it names none."""
+class TlsFiles(NamedTuple):
+    """PEM files of one end of a TLS connection; empty: none. Precedent of the names: ``ssl.SSLContext.load_cert_chain``, AMQP's URLs."""
 
-    user: str
+    #: CAs that sign the other end's certificates; for a client instead of the machine's.
+    cafile: str = ""
+    #: Its own certificate with the chain to a CA, and the key.
+    certfile: str = ""
+    keyfile: str = ""
+
+
+class ServerUrl(NamedTuple):
+    """What a URL says."""
+
     servers: tuple[Address, ...]
+    #: None: without TLS.
+    tls: TlsFiles | None = None
+    #: Empty: it names none.
+    user: str = ""
+
+    def __str__(self) -> str:
+        """The URL."""
+        scheme = _PLAIN if self.tls is None else _TLS
+        files = {} if self.tls is None else {name: file for name, file in self.tls._asdict().items() if file}
+        parameters = f"?{urlencode(files, safe='/:')}" if files else ""
+        return f"{scheme}://{f'{self.user}@' if self.user else ''}{self.addresses}{parameters}"
+
+    @property
+    def addresses(self) -> str:
+        """Of the servers, as in NAMESRV_ADDR."""
+        return ";".join(map(str, self.servers))
 
 
 def parse_url(url: str) -> ServerUrl:
@@ -52,33 +81,46 @@ def parse_url(url: str) -> ServerUrl:
     found = _URL.fullmatch(url.strip())
     assert found is not None
     scheme, rest = found["scheme"], found["rest"]
+    is_tls = scheme == _TLS
+    parameters = ""
+    if is_tls:
+        rest, _, parameters = rest.partition("?")
     user, at, servers = rest.rpartition("@")
     # What is before an @ may be a password with any of the delimiters in it, and so may parameters.
     if (at and not _USER.fullmatch(user)) or not {"?", "#"}.isdisjoint(rest):
-        raise UsageError(f"url {_hidden(scheme)!r} has a password or parameters, which are not supported", hint=_HINT)
-    if scheme not in (None, "rocketmq"):
+        hint = _HINT_OF_TLS if is_tls else _HINT
+        raise UsageError(f"url {_hidden(scheme)!r} has a password or parameters, which are not supported", hint=hint)
+    if scheme not in (None, _PLAIN, _TLS):
         raise UsageError(f"url {_hidden(scheme)!r} has a scheme that is not supported", hint=_HINT)
     addresses = tuple(parse_address(part) for part in re.split("[;,]", servers.rstrip("/")) if part.strip())
     if not addresses:
         raise UsageError("url names no server", hint=_HINT)
-    return ServerUrl(user, addresses)
+    return ServerUrl(addresses, _tls_files(parameters) if is_tls else None, user)
 
 
-def parse_servers(url: str) -> tuple[Address, ...]:
+def _tls_files(parameters: str) -> TlsFiles:
+    try:
+        given = parse_qsl(parameters, keep_blank_values=True, strict_parsing=bool(parameters), errors="strict")
+    except ValueError:  # not shown: it may be a password
+        given = [("", "")]
+    files = dict(given)
+    if len(files) < len(given) or not files.keys() <= set(TlsFiles._fields) or not all(files.values()):
+        raise UsageError("url 'rocketmqs://***' has parameters that are not supported", hint=_HINT_OF_TLS)
+    if ("certfile" in files) != ("keyfile" in files):
+        raise UsageError("certfile and keyfile of a url belong together", hint=_HINT_OF_TLS)
+    return TlsFiles(**files)
+
+
+def parse_servers(url: str) -> ServerUrl:
     """The servers of a URL, for programs that cannot say who they are: no broker asks yet.
 
     Raises:
         UsageError: as ``parse_url``, or it names a user.
     """
-    user, servers = parse_url(url)
-    if user:  # not shown: it may be a token
+    parsed = parse_url(url)
+    if parsed.user:  # not shown: it may be a token
         raise UsageError("url 'rocketmq://***' has a user, which halfmq does not support", hint=_HINT)
-    return servers
-
-
-def servers_url(servers: Iterable[Address]) -> str:
-    """The URL of these servers."""
-    return f"rocketmq://{';'.join(map(str, servers))}"
+    return parsed
 
 
 def parse_address(text: str, default_port: int | None = DEFAULT_PORT) -> Address:
