@@ -1,28 +1,19 @@
 """Brokers for clients that we did not write."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.compat.toolchain import require_java
-from tests.support.served import Served
+from tests.support.served import Served, starting
 
 
 @pytest.fixture(scope="module")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Served]]:
     """``serve(*options)`` starts ``halfmq serve`` on a fresh directory and free ports; ended with the module."""
     require_java()
-    with ExitStack() as ends:
-
-        def start(*options: str) -> Served:
-            directory = tmp_path_factory.mktemp("served")
-            broker = Served(directory / "data", directory / "log", *options)
-            ends.callback(broker.stop)
-            broker.start()
-            return broker
-
+    with starting(tmp_path_factory) as start:
         yield start
 
 

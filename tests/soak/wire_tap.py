@@ -34,7 +34,7 @@ class TappedConnector:
     async def connect(self, address: Address, protocol: Callable[[], asyncio.Protocol]) -> None:
         self._connections += 1
         tap = _Tap(self._connections, self._notes, self._happened)
-        await TcpConnector().connect(address, lambda: _TappedProtocol(protocol(), tap))
+        await TcpConnector(None).connect(address, lambda: _TappedProtocol(protocol(), tap))
 
 
 class _Tap:

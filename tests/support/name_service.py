@@ -27,7 +27,7 @@ class NameService:
         self._server.close()
 
     def _answer(self, request: Request[Any]) -> bytes:
-        connections = Connections()
+        connections = Connections(None)
         try:
             found: list[BrokerData] = []
             queues = []

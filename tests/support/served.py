@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -80,3 +83,18 @@ class Served:
             self.process.kill()
             self.process.wait()
             raise
+
+
+@contextlib.contextmanager
+def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Served]]:
+    """``start(*options)`` starts ``halfmq serve`` on a fresh directory and free ports; ended with the context."""
+    with contextlib.ExitStack() as ends:
+
+        def start(*options: str) -> Served:
+            directory = tmp_path_factory.mktemp("served")
+            broker = Served(directory / "data", directory / "log", *options)
+            ends.callback(broker.stop)
+            broker.start()
+            return broker
+
+        yield start

@@ -257,7 +257,7 @@ async def connect(plan: Plan, host: str, port: int) -> tuple[list[LoadConnection
     for number in range(plan.connections):
         threads = plan.threads // plan.connections + (number < plan.threads % plan.connections)
         connections.append(LoadConnection(plan, number, threads, counts, done))
-        await TcpConnector().connect(Address(host, port), lambda: connections[-1])
+        await TcpConnector(None).connect(Address(host, port), lambda: connections[-1])
     await asyncio.sleep(0.2)  # heartbeats are processed before the first half message, so that checks find a producer
     return connections, counts, finished
 

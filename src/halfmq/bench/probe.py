@@ -37,8 +37,8 @@ async def measure(host: str, port: int, stop: asyncio.Event, interval_seconds: f
         EnvironmentFailed: the broker rejects transactions.
     """
     producer, consumer = _Peer(), _Peer()
-    await TcpConnector().connect(Address(host, port), lambda: producer)
-    await TcpConnector().connect(Address(host, port), lambda: consumer)
+    await TcpConnector(None).connect(Address(host, port), lambda: producer)
+    await TcpConnector(None).connect(Address(host, port), lambda: consumer)
     latencies: list[int] = []
     offset, serial, body = 0, 0, b"probe"
     try:

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from halfmq.broker.config import BrokerConfig, check_caps, packed_host
+from halfmq.broker.config import BrokerConfig, TlsMode, check_caps, packed_host
 from halfmq.broker.http.resources import Health
-from halfmq.broker.listener import Bind, PortPlan, bind
+from halfmq.broker.listener import Bind, PortPlan, PortTls, bind
 from halfmq.broker.maintenance import Maintenance
 from halfmq.broker.offload import Offload, ThreadOffload
 from halfmq.broker.peers.peer import Peer
@@ -73,6 +73,7 @@ from halfmq.runtime.clock import Clock
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
 from halfmq.runtime.log_throttle import LogThrottle
+from halfmq.runtime.tls import TlsContext
 from halfmq.store.group_flush import Job, Syncer
 from halfmq.store.store import Store
 
@@ -205,16 +206,21 @@ class Broker:
     async def _bind_all(self) -> Ports:
         """Every port has a plan here, and its number in the configuration."""
         config = self.config
+        files = config.tls_files()
+        tls = None
+        if files is not None:
+            context = TlsContext(files, is_server=True, clock=self._clock.elapsed_s)
+            tls = PortTls(context, is_required=config.tls_mode is TlsMode.REQUIRED)
         plans = [
-            PortPlan("broker", self._gateway.admit, config.port),
-            PortPlan("name service", self._gateway.admit, config.name_port),
+            PortPlan("broker", self._gateway.admit, config.port, tls=tls),
+            PortPlan("name service", self._gateway.admit, config.name_port, tls=tls),
         ]
         if config.http_port is not None:
             # Its library is installed with the server, not with the client.
             from halfmq.broker.http.door import HttpFrontDoor
 
             self._http = HttpFrontDoor(self._peers, {*config.http_names(), socket.gethostname()})
-            plans.append(PortPlan("HTTP service", self._http.admit, config.http_port, closed_last=True))
+            plans.append(PortPlan("HTTP service", self._http.admit, config.http_port, closed_last=True, tls=tls))
         await self._ports.bind(plans)
         broker, names = self._ports.number_of("broker"), self._ports.number_of("name service")
         assert broker is not None
@@ -222,7 +228,7 @@ class Broker:
         vip_port = config.vip_port()
         if vip_port is not None:
             without = "clients with vipChannelEnabled, as Java before 4.5.1 by default, cannot send; --no-vip-channel if none has"
-            await self._ports.bind([PortPlan("VIP channel", self._gateway.admit, vip_port, without=without)])
+            await self._ports.bind([PortPlan("VIP channel", self._gateway.admit, vip_port, without=without, tls=tls)])
         return Ports(broker, names, self._ports.number_of("HTTP service"))
 
     def _compose(self, engine: Engine, store: Store, address: str) -> None:

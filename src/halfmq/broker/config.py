@@ -1,5 +1,6 @@
 """The broker's configuration, with usable defaults. The caller decides where values come from (flags, tests)."""
 
+import enum
 import re
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address
@@ -8,7 +9,7 @@ from typing import Final
 
 from halfmq import limits
 from halfmq.errors import UsageError
-from halfmq.model.address import ip_of
+from halfmq.model.address import TlsFiles, ip_of
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 from halfmq.model.settings import BrokerSettings, caps_that_fit, segment_bytes_for
 from halfmq.store.store import Durability
@@ -31,6 +32,13 @@ _HOST_NAME: Final = re.compile(r"(?!.+\.[0-9]+\.?\Z)([A-Za-z0-9_-]{1,63}\.)*[A-Z
 _FOUR_FRAMES: Final = "{least} or more, which is four of the largest frames"
 _INTERVAL: Final = "1 to {interval_max} ms, which is the longest interval"
 _YEAR: Final = "at most {most} ms, which is a year"
+
+
+class TlsMode(enum.Enum):
+    """What is done about connections without TLS, where there is a certificate."""
+
+    REQUIRED = "required"
+    PERMISSIVE = "permissive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,11 @@ class BrokerConfig:
     #: Maximum bytes of responses that clients do not read, over all connections; near it, clients that read nothing are closed.
     outgoing_bytes_max: int = limits.OUTGOING_BYTES_MAX
     drain_ms: int = DRAIN_MS
+    #: PEM files of every port: certificate with its chain, key, and the CAs of clients, which then need a certificate. None: no TLS.
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    tls_mode: TlsMode = TlsMode.REQUIRED
     #: Settings of decisions; the broker sets ``store_host`` and ``segment_bytes`` in it.
     settings: BrokerSettings = field(default_factory=BrokerSettings)
 
@@ -163,8 +176,23 @@ class BrokerConfig:
         ):
             if value > most:
                 raise UsageError(f"{name} {value} ms not possible", hint=hint.format(most=most, interval_max=most))
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise UsageError("--tls-cert and --tls-key belong together", hint="a certificate, and its key: PEM files")
+        if self.tls_cert is None and self.tls_client_ca is not None:
+            raise UsageError("--tls-client-ca without --tls-cert", hint="clients show certificates over TLS only")
+        if self.tls_client_ca is not None and self.tls_mode is TlsMode.PERMISSIVE:
+            raise UsageError(
+                "--tls-client-ca with --tls-mode permissive: who connects without TLS would need no certificate",
+                hint="--tls-mode required",
+            )
         check_caps(replace(settings, segment_bytes=self.segment_bytes))
         return self
+
+    def tls_files(self) -> TlsFiles | None:
+        """Of the ports; None: no TLS."""
+        if self.tls_cert is None:
+            return None
+        return TlsFiles(*(str(file or "") for file in (self.tls_client_ca, self.tls_cert, self.tls_key)))
 
     def vip_port(self) -> int | None:
         """Port for Java clients before 4.5.1 and all with ``vipChannelEnabled``; None: not used.

@@ -13,6 +13,7 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple, Protocol
@@ -22,6 +23,7 @@ from halfmq.broker.peers.peers import Admit, Rejected
 from halfmq.errors import EnvironmentFailed, PortTaken
 from halfmq.model.address import Address, ip_of
 from halfmq.runtime.log_throttle import LogThrottle
+from halfmq.runtime.tls import TlsContext
 
 log = logging.getLogger("halfmq.listener")
 
@@ -37,8 +39,21 @@ _EVERYWHERE: Final = ip_address("::")
 _WILDCARDS: Final = ("::", "0.0.0.0")  # noqa: S104 - what the operator asked for
 #: Ports tried until one is free on all addresses.
 _PORTS_TRIED: Final = 8
+#: Time for a TLS handshake, and for the first byte that tells whether there is one, s. A connection has its place meanwhile.
+HANDSHAKE_S: Final = 10.0
+#: The first byte of a TLS handshake (RFC 8446, 5.1). Nothing else that a front door reads begins with it.
+_HANDSHAKE: Final = b"\x16"
 #: Errors that exclude one of several addresses of a name: this machine does not have that address family.
 _NO_SUCH_FAMILY: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+class PortTls(NamedTuple):
+    """TLS of a port."""
+
+    context: TlsContext
+    #: Whether connections without TLS are closed; else both are served, told apart by their first byte. Precedent: RocketMQ
+    #: ``tls.server.mode``, enforcing and permissive.
+    is_required: bool
 
 
 class PortPlan(NamedTuple):
@@ -54,6 +69,8 @@ class PortPlan(NamedTuple):
     without: str = ""
     #: Whether it serves during a drain too, as health does.
     closed_last: bool = False
+    #: None: without TLS.
+    tls: PortTls | None = None
 
 
 class BoundPort(Protocol):
@@ -131,6 +148,9 @@ class Listener(BoundPort):
                 self._loop.remove_reader(listening)
             listening.close()
         self._sockets.clear()
+        if self._plan.tls is not None:
+            for handshake in self._tasks:
+                handshake.cancel()
 
     def _arrived(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS_MAX):
@@ -149,19 +169,47 @@ class Listener(BoundPort):
                 if refused:
                     log.warning("%s: %d refused", peer.why, refused)
             else:
-                task = self._loop.create_task(self._welcome(accepted, peer))
+                task = self._loop.create_task(self._welcome(accepted, peer, host))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _welcome(self, accepted: socket.socket, peer: Peer) -> None:
+    async def _welcome(self, accepted: socket.socket, peer: Peer, host: str) -> None:
+        context = None
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.connect_accepted_socket(lambda: peer, accepted)
+            tls = self._plan.tls
+            if tls is not None and (tls.is_required or await self._begins_handshake(accepted)):
+                context = tls.context.current()
+            await self._loop.connect_accepted_socket(
+                lambda: peer, accepted, ssl=context, ssl_handshake_timeout=None if context is None else HANDSHAKE_S
+            )
         except OSError as error:
-            log.info("a connection was lost while it began: %s", error)
-            accepted.close()
+            if context is None:
+                log.info("a connection was lost while it began: %s", error)
+                accepted.close()
+            else:  # its transport, which exists by now, closes the socket
+                times = self._log_throttle.times((host, type(error)))
+                if times:
+                    log.warning("%s: no TLS with %s, %d times: %s", self._plan.name, host, times, _no_tls(error))
+        except asyncio.CancelledError:  # the port is closed
+            if context is None:
+                accepted.close()
         finally:
             peer.begun()
+
+    async def _begins_handshake(self, accepted: socket.socket) -> bool:
+        """Whether the first byte of the connection is that of a handshake. False for one that is silent for ``HANDSHAKE_S``."""
+        readable = asyncio.Event()
+        accepted.setblocking(False)
+        self._loop.add_reader(accepted, readable.set)
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                await readable.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._loop.remove_reader(accepted)
+        return accepted.recv(1, socket.MSG_PEEK) == _HANDSHAKE
 
     def _machine_refuses(self, error: OSError) -> None:
         """The machine has no descriptors or memory left: pause, and leave connections in the backlog."""
@@ -169,6 +217,24 @@ class Listener(BoundPort):
         for listening in self._sockets:
             self._loop.remove_reader(listening)
         self._rest = self._loop.call_later(_REST_S, self.accept)
+
+
+def _no_tls(error: OSError) -> str:
+    """Why a handshake failed."""
+    if isinstance(error, ConnectionResetError):
+        return "it closed the connection, as clients do that do not trust the certificate"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    reason = (error.reason if isinstance(error, ssl.SSLError) else "") or str(error) or type(error).__name__
+    hint = _WITHOUT_TLS.get(reason, "")
+    return reason.replace("_", " ").lower() + hint
+
+
+#: What a client without TLS looks like to OpenSSL.
+_WITHOUT_TLS: Final = dict.fromkeys(
+    ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"),
+    ": does the client speak TLS? It has to: rocketmqs:// in its url, tls.enable=true in Java",
+)
 
 
 def _numeric(bound: socket.socket) -> str:

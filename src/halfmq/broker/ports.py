@@ -57,7 +57,8 @@ class BoundPorts:
     def log(self) -> None:
         """Log the addresses of each."""
         for plan, bound in self._bound:
-            log.info("%s listens on %s", plan.name, " and ".join(bound.addresses))
+            tls = "" if plan.tls is None else " (TLS)" if plan.tls.is_required else " (TLS, or without)"
+            log.info("%s listens on %s%s", plan.name, " and ".join(bound.addresses), tls)
 
     def begin_drain(self) -> None:
         """Accept no more, except on ports that are closed last."""

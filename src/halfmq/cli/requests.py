@@ -15,7 +15,7 @@ from halfmq.cli import output
 from halfmq.cli.exit_status import MEANINGS, ExitStatus, exit_text
 from halfmq.client.blocking import Answer, Connection, Unavailable
 from halfmq.errors import ConnectError, HalfmqError, OutcomeUnknown, RequestFailed, SendTimeout, UsageError
-from halfmq.model.address import Address, parse_servers
+from halfmq.model.address import ServerUrl, parse_servers
 from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.operators import EXT_NEXT
 
@@ -67,7 +67,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation; require
 AT_ONCE_MAX: Final = 64
 
 
-def ask(address: Address, code: int, ext: Mapping[str, str], timeout_s: float, body: bytes = b"") -> Answer:
+def ask(url: ServerUrl, code: int, ext: Mapping[str, str], timeout_s: float, body: bytes = b"") -> Answer:
     """Send one request and return the response, which may have any code.
 
     Raises:
@@ -76,19 +76,19 @@ def ask(address: Address, code: int, ext: Mapping[str, str], timeout_s: float, b
         RequestFailed: the server does not support the command.
         ProtocolError: the server sent something other than the response.
     """
-    (answer,) = ask_each(address, code, [ext], timeout_s, body)
+    (answer,) = ask_each(url, code, [ext], timeout_s, body)
     return answer
 
 
 def ask_each(
-    address: Address, code: int, exts: Sequence[Mapping[str, str]], timeout_s: float, body: bytes = b""
+    url: ServerUrl, code: int, exts: Sequence[Mapping[str, str]], timeout_s: float, body: bytes = b""
 ) -> Iterator[Answer]:
     """Send one request for each element of ``exts``, pipelined, and yield the responses in this order.
 
     Raises as ``ask``. After SendTimeout, any request without a response may have been executed.
     """
     try:
-        connection = Connection.open(address, timeout_s)
+        connection = Connection.open(url.servers[0], url.tls, timeout_s)
     except Unavailable as error:
         raise ConnectError(str(error), hint="check that the broker runs and that --url is right") from error
     with closing(connection):
@@ -107,7 +107,7 @@ def ask_each(
                 ) from error
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise RequestFailed(
-                    f"{address} does not support this command",
+                    f"{url.servers[0]} does not support this command",
                     response_code=answer.code,
                     hint="it is not a halfmq broker, or an earlier version",
                 )
@@ -134,7 +134,7 @@ class Commands:
         """
         with self.reported():
             try:
-                answer = ask(parse_servers(url)[0], code, ext, timeout_s, body)
+                answer = ask(parse_servers(url), code, ext, timeout_s, body)
             except OutcomeUnknown as error:
                 self.fail(str(error), ExitStatus.UNKNOWN_OUTCOME if changes else ExitStatus.FAILED)
         if answer.code != ResponseCode.SUCCESS:
@@ -152,7 +152,7 @@ class Commands:
         """
         answered = 0
         try:
-            for answer in ask_each(parse_servers(url)[0], code, exts, timeout_s):
+            for answer in ask_each(parse_servers(url), code, exts, timeout_s):
                 answered += 1
                 if answer.code == ResponseCode.INVALID_PARAMETER:
                     self.fail(f"{answer.remark} (code {answer.code})", ExitStatus.USAGE)

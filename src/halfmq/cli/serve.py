@@ -79,6 +79,10 @@ _HELP: Final = {
     "queries_max": "Maximum queries, such as Spark streams, whose decided batches the broker remembers.",
     "auto_create_topics": "Create topics on first use.",
     "auto_create_groups": "Create consumer groups on first use.",
+    "tls_cert": "Certificate of every port, with its chain, PEM: they speak TLS. Files are read again when they change.",
+    "tls_key": "Key of --tls-cert, PEM, without password.",
+    "tls_client_ca": "CAs of clients, PEM: every client needs a certificate of one of them (mutual TLS).",
+    "tls_mode": "With --tls-cert, serve connections without TLS as well (permissive), as while clients are being changed, or close them.",
     "ports_file": "Write the ports to this file as JSON once the broker listens.",
     "verbose": "Verbose logging.",
 }

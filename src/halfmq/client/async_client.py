@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import ssl
 import threading
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -41,7 +42,7 @@ from halfmq.client.routing import NameServers, Router
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.client.user_code import RunBlocking, Threads, call, spawn
 from halfmq.errors import ConnectError, HalfmqError, UsageError
-from halfmq.model.address import Address, parse_servers
+from halfmq.model.address import Address, TlsFiles, parse_servers
 from halfmq.model.ids import checked_name
 from halfmq.runtime.clock import Clock, SystemClock
 from halfmq.runtime.entropy import Entropy, SystemEntropy
@@ -96,6 +97,7 @@ class AsyncClient:
     ``attempt_timeout``: for one attempt, ``connect_timeout``: for one connection, in seconds.
     ``checks``: how many checks are answered concurrently. ``fetches_checks``: fetch checks with a long poll instead of
     registering as a producer; halfmq brokers only.
+    ``ssl_context``: for ``rocketmqs://``, instead of files in the URL.
     ``connector``, ``clock``, ``entropy``, ``run_blocking``: replaced in tests and simulations.
     """
 
@@ -112,6 +114,7 @@ class AsyncClient:
         connect_timeout: float = CONNECT_TIMEOUT_S,
         checks: int = CHECKS,
         fetches_checks: bool = False,
+        ssl_context: ssl.SSLContext | None = None,
         connector: Connector | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -119,13 +122,15 @@ class AsyncClient:
     ) -> None:
         self.url = url
         self.group = "" if group == "" else checked_name(group, "group", limits.GROUP_CHARS_MAX)
-        self._servers = parse_servers(url)
+        self._servers, tls, _ = parse_servers(url)
+        if ssl_context is not None and tls != TlsFiles():
+            raise UsageError("ssl_context goes with a url rocketmqs://host:port, without files")
         self._timeout_s = checked_seconds(timeout, "timeout")
         self._attempt_timeout_s = checked_seconds(attempt_timeout, "attempt_timeout")
         self._connect_timeout_s = checked_seconds(connect_timeout, "connect_timeout")
         self._checks = checked_count(checks, "checks", 1)
         self._fetches_checks = fetches_checks
-        self._connector = connector or TcpConnector()
+        self._connector = connector or TcpConnector(ssl_context or tls)
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self._threads = Threads(checks, "halfmq")

@@ -4,15 +4,16 @@ No retries: a caller that may repeat a request does so when it gets ``Unavailabl
 """
 
 import socket
+import ssl
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Self
 
 from halfmq import limits
-from halfmq.client.connector import Exchange, decode, open_socket
+from halfmq.client.connector import LOST_HINT, Exchange, cannot_connect, decode, open_socket
 from halfmq.client.refusals import is_temporary, refused
 from halfmq.errors import ProtocolError
-from halfmq.model.address import Address, servers_url
+from halfmq.model.address import Address, ServerUrl, TlsFiles
 from halfmq.wire.remoting import header
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_request
@@ -42,17 +43,22 @@ class _Line:
         self.address = address
         self._stream = stream
         self._exchange = Exchange()
+        #: Whether anything was received.
+        self._is_heard = False
 
     @classmethod
-    def open(cls, address: Address, timeout_s: float | None = None) -> Self:
+    def open(cls, address: Address, tls: TlsFiles | None, timeout_s: float | None = None) -> Self:
         """Connect. ``timeout_s``: for connecting and for each response; else the usual ones.
 
         Raises:
             Unavailable: the connection failed.
+            EnvironmentFailed: the TLS files cannot be used.
         """
         connect_s, answer_s = (CONNECT_S, ANSWER_S) if timeout_s is None else (timeout_s, timeout_s)
         try:
-            return cls(address, open_socket(address, connect_s, answer_s))
+            return cls(address, open_socket(address, tls, connect_s, answer_s))
+        except ssl.SSLError as error:
+            raise Unavailable(str(cannot_connect(address, error))) from error
         except OSError as error:
             raise _broken(address, error) from error
 
@@ -83,7 +89,8 @@ class _Line:
 
     def _received(self, data: int | bytes) -> None:
         if not data:
-            raise Unavailable(f"{self.address} closed the connection")
+            raise Unavailable(f"{self.address} closed the connection" + ("" if self._is_heard else f" ({LOST_HINT})"))
+        self._is_heard = True
 
 
 class Connection(_Line):
@@ -200,8 +207,9 @@ class Sent(NamedTuple):
 class Connections:
     """One connection per address, opened by its first request, and closed if one fails."""
 
-    def __init__(self, on_open: Callable[[Address], object] = lambda address: None) -> None:
+    def __init__(self, tls: TlsFiles | None, on_open: Callable[[Address], object] = lambda address: None) -> None:
         """``on_open``: called with each address that is connected to."""
+        self._tls = tls
         self._open: dict[Address, Connection] = {}
         self._on_open = on_open
 
@@ -212,7 +220,7 @@ class Connections:
         """The connection to the address. Raises Unavailable."""
         connection = self._open.get(address)
         if connection is None:
-            connection = self._open[address] = Connection.open(address)
+            connection = self._open[address] = Connection.open(address, self._tls)
             self._on_open(address)
         return connection
 
@@ -265,14 +273,15 @@ class NameServers:
     Methods raise Unavailable if none responds, or one refuses for the moment, RequestFailed if one refuses for good.
     """
 
-    def __init__(self, servers: Sequence[Address], connections: Connections) -> None:
-        self._servers = servers
+    def __init__(self, url: ServerUrl, connections: Connections) -> None:
+        self._url = url
+        self._servers = url.servers
         self._connections = connections
         #: Index of the server that responded last.
         self._server = 0
 
     def __str__(self) -> str:
-        return servers_url(self._servers)
+        return str(self._url)
 
     def registered(self) -> dict[str, BrokerData]:
         """The brokers, by name; of the first server that knows any."""

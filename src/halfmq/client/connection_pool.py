@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from halfmq.client.connection import Connection, NoAnswer, NotSent, OnPush, OnSilent
-from halfmq.client.connector import Connector
+from halfmq.client.connector import LOST_HINT, Connector, cannot_connect
 from halfmq.client.log import log
 from halfmq.errors import ConnectError
 from halfmq.model.address import Address
@@ -117,12 +117,10 @@ class ConnectionPool:
                 hint="is it a halfmq or RocketMQ server?",
             ) from None
         except OSError as error:
-            raise ConnectError(
-                f"no connection to {address}: {error.strerror or error}", hint="is the server running?"
-            ) from error
+            raise cannot_connect(address, error) from error
         except (NotSent, NoAnswer) as error:
             connection.abort("it was lost while it was opened")
-            raise ConnectError(f"the connection to {address} was lost at once: {error}") from error
+            raise ConnectError(f"the connection to {address} was lost at once: {error}", hint=LOST_HINT) from error
         except BaseException:
             connection.abort("it was given up while it was opened")  # no other reference to it exists
             raise

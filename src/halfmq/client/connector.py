@@ -8,12 +8,15 @@ Tests and simulations pass another ``Connector`` to run the client on a simulate
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from halfmq.model.address import Address
+from halfmq.errors import ConnectError
+from halfmq.model.address import Address, TlsFiles
+from halfmq.runtime.tls import TlsContext, client_context
 from halfmq.wire.remoting import header
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import Request
@@ -32,25 +35,65 @@ class Connector(Protocol):
 
 
 class TcpConnector:
-    """TCP sockets on the running event loop."""
+    """Sockets on the running event loop. ``tls``: files of TLS, or a context of the application; None: plain TCP."""
+
+    def __init__(self, tls: TlsFiles | ssl.SSLContext | None) -> None:
+        """
+        Raises:
+            EnvironmentFailed: the TLS files cannot be used.
+        """
+        self._tls = client_context(tls) if isinstance(tls, TlsFiles) else tls
 
     async def connect(self, address: Address, protocol: Callable[[], asyncio.Protocol]) -> None:
         """See ``Connector.connect``."""
-        await asyncio.get_running_loop().create_connection(protocol, address.host, address.port)
+        tls = self._tls.current() if isinstance(self._tls, TlsContext) else self._tls
+        # The timeout of the handshake is the caller's.
+        await asyncio.get_running_loop().create_connection(protocol, address.host, address.port, ssl=tls)
 
 
-def open_socket(address: Address, connect_s: float, answer_s: float) -> socket.socket:
-    """A connected blocking socket; timeouts for connecting and for each later call, seconds.
+def open_socket(address: Address, tls: TlsFiles | None, connect_s: float, answer_s: float) -> socket.socket:
+    """A connected blocking socket, plain if ``tls`` is None; timeouts for connecting and for each later call, seconds.
 
     Raises:
-        OSError: refused, unreachable, name unknown, no answer in time.
+        OSError: refused, unreachable, name unknown, no answer in time, no TLS with this server.
+        EnvironmentFailed: the TLS files cannot be used.
     """
+    context = None if tls is None else client_context(tls).current()
     stream = socket.create_connection(address, connect_s)
+    try:
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            stream = context.wrap_socket(stream, server_hostname=address.host)
+    except BaseException:
+        stream.close()
+        raise
     stream.settimeout(answer_s)
-    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return stream
 
 
+#: For a connection that the server closed before it said anything.
+LOST_HINT: Final = "is it a halfmq or RocketMQ server? One with TLS closes connections without it, and perhaps without a certificate: rocketmqs://"
+
+
+def cannot_connect(address: Address, error: OSError) -> ConnectError:
+    """The error for a connection that could not be opened, with a hint for its reason. Nothing was sent."""
+    text, hint = error.strerror or str(error), "is the server running?"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text = f"no TLS with {address}: {error.verify_message or text}"
+        hint = "give the CA of the server: rocketmqs://host:port?cafile=FILE"
+        if error.verify_code in _OTHER_NAME:
+            hint = "the server's certificate has to name the host of its address: of the url, and of --advertise-host"
+        return ConnectError(text, hint=hint)
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or text).replace("_", " ").lower()
+        return ConnectError(
+            f"no TLS with {address}: {reason}", hint="does it speak TLS on this port? without: rocketmq://"
+        )
+    return ConnectError(f"no connection to {address}: {text}", hint=hint)
+
+
+#: OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH, _EMAIL_, _IP_ADDRESS_.
+_OTHER_NAME: Final = (62, 63, 64)
 _OPAQUE_MASK: Final = 0x7FFFFFFF
 
 

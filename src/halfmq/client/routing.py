@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from halfmq.client.connection import Answer, NoAnswer, NotSent
 from halfmq.client.connection_pool import ConnectionPool
+from halfmq.client.connector import LOST_HINT
 from halfmq.client.log import log
 from halfmq.client.refusals import refusal
 from halfmq.errors import ConnectError, ProtocolError, TopicNotFound
@@ -109,7 +110,7 @@ class NameServers:
             return answer
         if isinstance(first_error, ConnectError):
             raise first_error
-        raise ConnectError(f"no name server answers: {first_error}") from first_error
+        raise ConnectError(f"no name server answers: {first_error}", hint=LOST_HINT) from first_error
 
 
 class Router:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
 from halfmq.errors import UsageError
-from halfmq.model.address import Address, parse_servers, servers_url
+from halfmq.model.address import ServerUrl, parse_servers
 from halfmq.spark.plan.bounds import EARLIEST, LATEST, Bounds, TimeBounds, parse_offsets, parse_time, parse_times
 from halfmq.spark.plan.subscription import Subscription
 from halfmq.wire.remoting.heartbeat import EVERYTHING, tags_of
@@ -190,7 +190,7 @@ class Option(NamedTuple):
 
 
 OPTIONS: Final = {
-    "url": Option("rocketmq://HOST:PORT[;HOST:PORT...], name servers: read from brokers", lambda name, text: parse_servers(text), ()),
+    "url": Option("rocketmq://HOST:PORT[;HOST:PORT...], name servers: read from brokers", lambda name, text: parse_servers(text)),
     "path": Option("data directory of a broker on this machine: read its files directly", _path, ""),
     "view": Option(
         "what a row is: messages (default); batch only: transactions, or half (undecided half messages)", choice(*_COLUMNS_OF_VIEW), VIEW_MESSAGES),
@@ -238,9 +238,9 @@ OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Validated options. Exactly one of ``servers`` and ``path`` is set."""
+    """Validated options. Exactly one of ``url`` and ``path`` is set."""
 
-    servers: tuple[Address, ...]
+    url: ServerUrl | None
     path: str
     subscription: Subscription
     #: Empty: messages with any tag, and those without one.
@@ -312,7 +312,7 @@ class Options:
 
     def __str__(self) -> str:
         """Where and what is read, for messages and logs."""
-        where = self.path or servers_url(self.servers)
+        where = self.path or str(self.url)
         if self.view != VIEW_MESSAGES:
             return f"halfmq[{where}, view={self.view}]"
         tags = f", tags={' || '.join(self.tags)}" if self.tags else ""
@@ -349,7 +349,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     group = values["group"] or GROUP_DEFAULT
     _check_position(values, group)
     made = {
-        "servers": values["url"],
+        "url": values["url"],
         "subscription": subscription,
         "starting": _bounds("starting", values, EARLIEST, subscription),
         "ending": _bounds("ending", values, LATEST, subscription),

@@ -280,7 +280,7 @@ class _Reads:
             )
         snapshot = reader.snapshot(known)
         if read_to is not None:
-            if self._options.servers and data_loss.answers_for_another_store(read_to, snapshot):
+            if self._options.url is not None and data_loss.answers_for_another_store(read_to, snapshot):
                 raise Unavailable(data_loss.wait_reason(read_to.store, snapshot, self._options.subscription.in_words()))
             read_to = offset_like(read_to, snapshot)
         away = data_loss.unreachable_brokers(read_to, snapshot)

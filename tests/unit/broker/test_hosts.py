@@ -259,7 +259,7 @@ def test_interface_of_an_address_is_kept_by_the_loop_of_the_process() -> None:
             def connection_lost(self, error: Exception | None) -> None:
                 ended.set_result(error)
 
-        await TcpConnector().connect(Address(host, port.port), Ends)
+        await TcpConnector(None).connect(Address(host, port.port), Ends)
         await soon(ended)
         port.close()
 

@@ -9,7 +9,7 @@ import typer
 from halfmq.cli import requests
 from halfmq.client.async_client import AsyncClient
 from halfmq.errors import UsageError
-from halfmq.model.address import Address
+from halfmq.model.address import Address, ServerUrl, TlsFiles
 from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.rocketmq import RocketMqPublisher
 from halfmq.spark.options import parse_options
@@ -17,6 +17,7 @@ from halfmq.spark.sink.options import parse_sink_options
 from halfmq.wire.remoting.header import Request
 
 GOOD = [
+    ("rocketmqs://a:1;b:2", [("a", 1), ("b", 2)]),
     ("rocketmq://127.0.0.1:9876", [("127.0.0.1", 9876)]),
     (" rocketmq://a:1;b:2 ", [("a", 1), ("b", 2)]),
     ("rocketmq://a:1,b:2/", [("a", 1), ("b", 2)]),
@@ -62,27 +63,31 @@ BAD = [
 Door = Callable[[pytest.MonkeyPatch, str], Any]
 
 
+def of_client(made: AsyncClient) -> ServerUrl:
+    tls = made._connector._tls  # type: ignore[attr-defined]
+    return ServerUrl(made._servers, None if tls is None else tls._files)
+
+
 def client(monkeypatch: pytest.MonkeyPatch, url: str) -> Any:
-    return AsyncClient(url)._servers
+    return of_client(AsyncClient(url))
 
 
 def environment(monkeypatch: pytest.MonkeyPatch, url: str) -> Any:
     monkeypatch.setenv("HALFMQ_URL", url)
-    return AsyncClient.from_env()._servers
+    return of_client(AsyncClient.from_env())
 
 
 def environment_of_rocketmq(monkeypatch: pytest.MonkeyPatch, url: str) -> Any:
     monkeypatch.delenv("HALFMQ_URL", raising=False)
     monkeypatch.setenv("NAMESRV_ADDR", url)
-    return AsyncClient.from_env()._servers
+    return of_client(AsyncClient.from_env())
 
 
 def command(monkeypatch: pytest.MonkeyPatch, url: str) -> Any:
-    """It asks the first server."""
-    asked: list[Address] = []
+    asked: list[ServerUrl] = []
 
-    def ask(address: Address, *rest: Any) -> Request[dict[str, str]]:
-        asked.append(address)
+    def ask(url: ServerUrl, *rest: Any) -> Request[dict[str, str]]:
+        asked.append(url)
         return Request(code=0, opaque=1, flag=1, ext={})
 
     monkeypatch.setattr(requests, "ask", ask)
@@ -92,15 +97,16 @@ def command(monkeypatch: pytest.MonkeyPatch, url: str) -> Any:
         requests.Commands("halfmq tx").ask(url, 29_003, {}, 1.0)
     except typer.Exit as error:
         raise UsageError(printed[0] if error.exit_code == 2 else "another exit status") from None
-    return tuple(asked)
+    (only,) = asked
+    return only
 
 
 def spark_source(monkeypatch: pytest.MonkeyPatch, url: str) -> Any:
-    return parse_options({"url": url, "subscribe": "t"}).servers
+    return parse_options({"url": url, "subscribe": "t"}).url
 
 
 def spark_sink(monkeypatch: pytest.MonkeyPatch, url: str) -> Any:
-    return parse_sink_options({"url": url, "topic": "t"}).servers
+    return parse_sink_options({"url": url, "topic": "t"}).url
 
 
 def relay_to_halfmq(monkeypatch: pytest.MonkeyPatch, url: str) -> Any:
@@ -121,11 +127,9 @@ DOORS = (
 def test_every_door_reads_the_same_servers(
     door: Door, url: str, servers: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected: Any = tuple(servers)
-    if door is command:
-        expected = tuple(servers[:1])
-    elif door in (relay_to_halfmq, relay_to_rocketmq):
-        expected = ";".join(str(Address(*server)) for server in servers)
+    expected: Any = ServerUrl(tuple(Address(*server) for server in servers), TlsFiles() if "s:" in url else None)
+    if door in (relay_to_halfmq, relay_to_rocketmq):
+        expected = expected.addresses
     assert door(monkeypatch, url) == expected
 
 

@@ -19,7 +19,7 @@ LEAST = {"url": "rocketmq://127.0.0.1:9876", "subscribe": "orders"}
 
 def test_the_least_that_must_be_said_and_its_defaults() -> None:
     options = parse_options(LEAST)
-    assert options.servers == (("127.0.0.1", 9876),)
+    assert options.url.servers == (("127.0.0.1", 9876),)
     assert options.topics == ("orders",)
     assert options.columns == COLUMNS_DEFAULT
     assert (options.fail_on_data_loss, options.broker_timeout_ms) == (True, 120_000)
@@ -99,7 +99,7 @@ def test_one_of_url_and_path_is_needed() -> None:
 
 
 def test_several_name_servers_and_an_ipv6_one() -> None:
-    assert parse_options({**LEAST, "url": "rocketmq://a:1;[::1]:2"}).servers == (("a", 1), ("::1", 2))
+    assert parse_options({**LEAST, "url": "rocketmq://a:1;[::1]:2"}).url.servers == (("a", 1), ("::1", 2))
 
 
 @pytest.mark.parametrize(

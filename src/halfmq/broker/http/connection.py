@@ -97,7 +97,8 @@ class HttpConnection(Peer):
     def eof_received(self) -> bool:
         self._http.receive_data(b"")
         self._next()
-        return True  # the client may still read; ``_next`` closes when h11 has nothing left
+        # The client may still read, but not with TLS, whose end closes both directions; ``_next`` closes when h11 has nothing left.
+        return self.transport.get_extra_info("sslcontext") is None
 
     def _wait(self) -> None:
         if self._deadline is not None:

@@ -53,7 +53,7 @@ _REPEATS_MAX: Final = 16
 
 
 class WireReader:
-    """Reads from the brokers that ``options.servers`` know: a ``source.Reader``."""
+    """Reads from the brokers that ``options.url`` names know: a ``source.Reader``."""
 
     def __init__(self, options: Options, deadline: RetryDeadline) -> None:
         self._subscription = options.subscription
@@ -66,8 +66,10 @@ class WireReader:
         self._published: set[Address] = set()
         #: The store of each connected halfmq broker, if it was asked.
         self._stores: dict[Address, str] = {}
-        self._connections = Connections(on_open=self._opened)
-        self._names = NameServers(options.servers, self._connections)
+        assert options.url is not None
+        self.tls = options.url.tls
+        self._connections = Connections(self.tls, self._opened)
+        self._names = NameServers(options.url, self._connections)
         self._pulled = PullReader(self._address_in_cluster, self._connections, deadline, options.group)
         self._raw = RawReader(self, deadline, options.group)
         #: Position at which the pattern chose ``_topics``. Several brokers have none, so there it chooses for each snapshot.

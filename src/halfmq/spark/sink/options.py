@@ -8,7 +8,7 @@ from typing import Final
 from halfmq import limits
 from halfmq.client.outgoing import checked_topic
 from halfmq.errors import UsageError
-from halfmq.model.address import Address, parse_servers
+from halfmq.model.address import ServerUrl, parse_servers
 from halfmq.model.ids import checked_name
 from halfmq.model.query_batch import BATCH_MAX, QUERY_CHARS_MAX
 from halfmq.spark.options import OPTIONS as OPTIONS_OF_READING
@@ -56,7 +56,7 @@ OPTIONS: Final = {
 class SinkOptions:
     """Validated options."""
 
-    servers: tuple[Address, ...]
+    url: ServerUrl
     #: "": the column names it.
     topic: str
     group: str
@@ -126,7 +126,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     size = size_bytes(_HALF_BATCH_BYTES_MIN, largest, f"bytes, or 512k; 4k to {largest >> 20}m")
     request_bytes = values["maxHalfBatchBytes"]
     return SinkOptions(
-        servers=values["url"],
+        url=values["url"],
         topic=values["topic"],
         group=values["group"],
         app_id=app_id,

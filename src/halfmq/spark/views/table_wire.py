@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from halfmq.client.blocking import Answer, RawConnection, Unavailable, check_success
 from halfmq.errors import ProtocolError
-from halfmq.model.address import Address
+from halfmq.model.address import Address, TlsFiles
 from halfmq.model.text_fields import write_fields
 from halfmq.spark.network.wire_reader import WireReader
 from halfmq.spark.options import Options
@@ -50,7 +50,8 @@ class _OtherStore(Exception):
 class _Channel:
     """A connection, and the request that is on its way."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: TlsFiles | None) -> None:
+        self._tls = tls
         self._connection: RawConnection | None = None
         self._sent: TableReadFields | None = None
 
@@ -69,7 +70,7 @@ class _Channel:
         connection = self._connection
         if connection is None or connection.address != address or self._sent not in (None, fields):
             self.close()
-            connection = self._connection = RawConnection.open(address)
+            connection = self._connection = RawConnection.open(address, self._tls)
         if self._sent is None:
             self._send(connection, fields)
         answer = connection.head()
@@ -85,15 +86,15 @@ class _Channel:
 
 
 class TableWire:
-    """The transaction table of the one broker that ``options.servers`` know: a ``source.TableReader``."""
+    """The transaction table of the one broker that ``options.url`` names know: a ``source.TableReader``."""
 
     def __init__(self, options: Options, deadline: RetryDeadline) -> None:
         self._view = options.view
         self._deadline = deadline
         self._finder = WireReader(options, deadline)
-        self._pages = _Channel()
+        self._pages = _Channel(self._finder.tls)
         #: Single rows are asked for while a page is converted, and the next page may be on its way.
-        self._lookups = _Channel()
+        self._lookups = _Channel(self._finder.tls)
         self.topics: dict[int, str] = {}
 
     def close(self) -> None:

@@ -16,8 +16,8 @@ _TOTAL: Final = struct.Struct(">I")
 _TWO_WORDS: Final = struct.Struct(">II")
 #: Minimum of ``total``: serialisation byte and header length.
 _FRAME_BYTES_MIN: Final = 4
-#: First bytes of a TLS handshake: content type 22, major version 3 (RFC 8446, 5.1). As a length it exceeds any limit.
-_TLS_HELLO: Final = 0x1603
+#: First bytes of a TLS handshake and of an alert: content type 22 or 21, major version 3 (RFC 8446, 5.1). As lengths they exceed any limit.
+_TLS: Final = (0x1603, 0x1503)
 #: From this size on, what a copy of the frame takes is more than what avoiding it does.
 _LARGE_BYTES: Final = 32_768
 _HEADER_BYTES_MAX: Final = (1 << 24) - 1
@@ -33,7 +33,7 @@ class BrokenFrame(ProtocolError):
     def __init__(self, message: str, frames: list[bytes], *, hint: str = "", is_tls: bool = False) -> None:
         super().__init__(message, hint=hint)
         self.frames = frames
-        #: Whether it looks like a TLS handshake.
+        #: Whether it looks like TLS.
         self.is_tls = is_tls
 
 
@@ -119,12 +119,14 @@ class FrameSplitter:
 
 
 def _broken(total: int, limit: int, frames: list[bytes]) -> BrokenFrame:
+    if not frames and total >> 16 in _TLS:
+        hint = "one end speaks TLS, and the other does not: clients with TLS have rocketmqs:// in their url"
+        return BrokenFrame("TLS was received instead of a frame", frames, hint=hint, is_tls=True)
     if total > limit:
         return BrokenFrame(
             f"a frame of {total} bytes was announced; the maximum is {limit}",
             frames,
             hint="the message is too large, or the peer does not use the remoting protocol",
-            is_tls=not frames and total >> 16 == _TLS_HELLO,
         )
     return BrokenFrame(f"a frame of {total} bytes was announced; the minimum is {_FRAME_BYTES_MIN}", frames)
 

@@ -10,7 +10,7 @@ URL = {"url": "rocketmq://h:1;[::1]:2"}
 
 def test_defaults_and_every_option() -> None:
     made = parse_sink_options(URL)
-    assert made.servers == (("h", 1), ("::1", 2))
+    assert made.url.servers == (("h", 1), ("::1", 2))
     assert (made.topic, made.group, made.app_id, made.version) == ("", "halfmq-spark", "", -1)
     assert (made.broker_timeout_ms, made.request_bytes, made.checkpoint) == (120_000, HALF_BATCH_BYTES, "")
     assert not made.at_least_once
