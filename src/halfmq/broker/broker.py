@@ -73,7 +73,7 @@ from halfmq.runtime.clock import Clock
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
 from halfmq.runtime.log_throttle import LogThrottle
-from halfmq.runtime.tls import TlsContext
+from halfmq.runtime.tls import tls_context
 from halfmq.store.group_flush import Job, Syncer
 from halfmq.store.store import Store
 
@@ -209,7 +209,7 @@ class Broker:
         files = config.tls_files()
         tls = None
         if files is not None:
-            context = TlsContext(files, is_server=True, clock=self._clock.elapsed_s)
+            context = tls_context(files, is_server=True, clock=self._clock.elapsed_s)
             tls = PortTls(context, is_required=config.tls_mode is TlsMode.REQUIRED)
         plans = [
             PortPlan("broker", self._gateway.admit, config.port, tls=tls),

@@ -16,7 +16,8 @@ import msgspec
 
 from halfmq.errors import ConnectError
 from halfmq.model.address import Address, TlsFiles
-from halfmq.runtime.tls import TlsContext, client_context
+from halfmq.runtime.tls import client_context
+from halfmq.runtime.watched_files import Watched
 from halfmq.wire.remoting import header
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import Request
@@ -46,7 +47,7 @@ class TcpConnector:
 
     async def connect(self, address: Address, protocol: Callable[[], asyncio.Protocol]) -> None:
         """See ``Connector.connect``."""
-        tls = self._tls.current() if isinstance(self._tls, TlsContext) else self._tls
+        tls = self._tls.current() if isinstance(self._tls, Watched) else self._tls
         # The timeout of the handshake is the caller's.
         await asyncio.get_running_loop().create_connection(protocol, address.host, address.port, ssl=tls)
 

@@ -26,7 +26,8 @@ from halfmq.broker.peers.peers import Peers, Rejected
 from halfmq.client.blocking import Connection, Connections, NameServers, Unavailable
 from halfmq.errors import EnvironmentFailed, UsageError
 from halfmq.model.address import Address, TlsFiles, parse_url
-from halfmq.runtime.tls import LOOK_S, TlsContext
+from halfmq.runtime.tls import tls_context
+from halfmq.runtime.watched_files import LOOK_S
 
 FOREVER_AGO = "20210101000000Z"
 
@@ -243,7 +244,7 @@ async def test_who_says_nothing_gives_its_place_back_or_is_served_without_tls(
     )
     door = Door(peers)
     files = TlsFiles("", str(server.certificate), str(server.key))
-    tls = PortTls(TlsContext(files, is_server=True, clock=loop.time), is_required)
+    tls = PortTls(tls_context(files, is_server=True, clock=loop.time), is_required)
     port = await bind(PortPlan("broker", door.admit, 0, tls=tls), ["127.0.0.1"])  # type: ignore[arg-type]
     port.listen()
     port.accept()
@@ -266,7 +267,7 @@ def test_a_context_is_made_again_when_a_file_changes_and_only_then(authority: Au
     certificate, key = tmp_path / "a.pem", tmp_path / "a.key"
     for new, old in zip(authority.issue("one"), (certificate, key), strict=True):
         shutil.copy(new, old)
-    context = TlsContext(TlsFiles("", str(certificate), str(key)), is_server=True, clock=lambda: now[0])
+    context = tls_context(TlsFiles("", str(certificate), str(key)), is_server=True, clock=lambda: now[0])
     first = context.current()
     now[0] += LOOK_S
     assert context.current() is first
@@ -313,7 +314,7 @@ def test_files_that_cannot_be_used_are_named(
 ) -> None:
     given = files(authority, tmp_path)
     with pytest.raises(EnvironmentFailed, match=reason) as caught:
-        TlsContext(given, is_server=True, clock=lambda: 0.0)
+        tls_context(given, is_server=True, clock=lambda: 0.0)
     assert next(filter(None, given)) in str(caught.value)
     if given.certfile:
         with pytest.raises(EnvironmentFailed, match=reason):
