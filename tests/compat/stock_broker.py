@@ -9,6 +9,7 @@ To compare with, and for tests that our client works against it.
 import os
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from halfmq.errors import ProtocolError
@@ -40,15 +41,24 @@ _LOGBACK = (
 
 
 class StockBroker:
-    """Two JVMs. ``settings`` are lines of ``broker.conf``, over what is set here. ``is_measured``: with the JVM's options and intervals of
-    RocketMQ.
+    """Two JVMs. ``settings`` are lines of ``broker.conf``, over what is set here; ``conf``: further files beside it. ``is_measured``: with
+    the JVM's options and intervals of RocketMQ.
     """
 
-    def __init__(self, version: str, directory: Path, *, is_measured: bool = False, **settings: str) -> None:
+    def __init__(
+        self,
+        version: str,
+        directory: Path,
+        *,
+        is_measured: bool = False,
+        conf: Mapping[str, str] | None = None,
+        **settings: str,
+    ) -> None:
         self.version = version
         self.directory = directory
         self.settings = settings
         self._is_measured = is_measured
+        self._conf = conf or {}
         self.name_port = 0
         self.broker_port = 0
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -75,6 +85,8 @@ class StockBroker:
         (home / "conf").mkdir(parents=True)
         for part in ("namesrv", "broker"):
             (home / "conf" / f"logback_{part}.xml").write_text(_LOGBACK)
+        for name, text in self._conf.items():
+            (home / "conf" / name).write_text(text)
         self.name_port = free_port()
         names_conf = self.directory / "namesrv.conf"
         names_conf.write_text(f"listenPort={self.name_port}\n")

@@ -16,7 +16,7 @@ from halfmq.cli.requests import ask
 from halfmq.client.receipts import COMMITTED
 from halfmq.client.transaction import VERDICT_OF
 from halfmq.errors import HalfmqError
-from halfmq.model.address import parse_servers
+from halfmq.model.address import parse_url
 from halfmq.testing.history import MemoryRecorder, check_events
 from halfmq.testing.history.events import Damage, DamageListed, EndAsked
 from halfmq.testing.history.report import At
@@ -123,7 +123,7 @@ class Chance:
             asked = {"verdict": VERDICT_OF[Outcome[what.upper()]], "decided_by": "operator"}
             self.persons.record(EndAsked, op=tx_id, group=self.topic, tx=tx_id, **asked)
             try:
-                answer = await asyncio.to_thread(ask, parse_servers(self.served.url), HMQ_RESOLVE, fields, 10.0)
+                answer = await asyncio.to_thread(ask, parse_url(self.served.url), HMQ_RESOLVE, fields, 10.0)
             except HalfmqError:
                 done = True  # perhaps
             else:
@@ -138,7 +138,7 @@ class Chance:
     async def list_damage(self) -> None:
         """What the broker has found in the end."""
         since_us = self.persons._clock()
-        answer = await asyncio.to_thread(ask, parse_servers(self.served.url), HMQ_DAMAGED, {}, 10.0)
+        answer = await asyncio.to_thread(ask, parse_url(self.served.url), HMQ_DAMAGED, {}, 10.0)
         findings = tuple(
             Damage(group=row.group, tx=row.tx_id, verdict=row.verdict, local=row.local, decided_by=row.decided_by)  # type: ignore[arg-type]
             for row in DAMAGED.decode(answer.body)

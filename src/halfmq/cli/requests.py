@@ -15,7 +15,7 @@ from halfmq.cli import output
 from halfmq.cli.exit_status import MEANINGS, ExitStatus, exit_text
 from halfmq.client.blocking import Answer, Connection, Unavailable
 from halfmq.errors import ConnectError, HalfmqError, OutcomeUnknown, RequestFailed, SendTimeout, UsageError
-from halfmq.model.address import ServerUrl, parse_servers
+from halfmq.model.address import ServerUrl, parse_url
 from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.operators import EXT_NEXT
 
@@ -88,7 +88,7 @@ def ask_each(
     Raises as ``ask``. After SendTimeout, any request without a response may have been executed.
     """
     try:
-        connection = Connection.open(url.servers[0], url.tls, timeout_s)
+        connection = Connection.open(url.servers[0], url.security, timeout_s)
     except Unavailable as error:
         raise ConnectError(str(error), hint="check that the broker runs and that --url is right") from error
     with closing(connection):
@@ -134,7 +134,7 @@ class Commands:
         """
         with self.reported():
             try:
-                answer = ask(parse_servers(url), code, ext, timeout_s, body)
+                answer = ask(parse_url(url), code, ext, timeout_s, body)
             except OutcomeUnknown as error:
                 self.fail(str(error), ExitStatus.UNKNOWN_OUTCOME if changes else ExitStatus.FAILED)
         if answer.code != ResponseCode.SUCCESS:
@@ -152,7 +152,7 @@ class Commands:
         """
         answered = 0
         try:
-            for answer in ask_each(parse_servers(url), code, exts, timeout_s):
+            for answer in ask_each(parse_url(url), code, exts, timeout_s):
                 answered += 1
                 if answer.code == ResponseCode.INVALID_PARAMETER:
                     self.fail(f"{answer.remark} (code {answer.code})", ExitStatus.USAGE)

@@ -31,6 +31,7 @@ from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.connection_pool import CONNECT_TIMEOUT_S, PROBE_TIMEOUT_S, ConnectionPool
 from halfmq.client.connector import Connector, TcpConnector
 from halfmq.client.context import ClientContext
+from halfmq.client.credentials import credentials_of
 from halfmq.client.listener import TransactionListener, check_methods, listener_name
 from halfmq.client.log import log
 from halfmq.client.membership import HEARTBEAT_S, Membership
@@ -42,7 +43,7 @@ from halfmq.client.routing import NameServers, Router
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.client.user_code import RunBlocking, Threads, call, spawn
 from halfmq.errors import ConnectError, HalfmqError, UsageError
-from halfmq.model.address import Address, TlsFiles, parse_servers
+from halfmq.model.address import Address, TlsFiles, parse_url
 from halfmq.model.ids import checked_name
 from halfmq.runtime.clock import Clock, SystemClock
 from halfmq.runtime.entropy import Entropy, SystemEntropy
@@ -97,7 +98,7 @@ class AsyncClient:
     ``attempt_timeout``: for one attempt, ``connect_timeout``: for one connection, in seconds.
     ``checks``: how many checks are answered concurrently. ``fetches_checks``: fetch checks with a long poll instead of
     registering as a producer; halfmq brokers only.
-    ``ssl_context``: for ``rocketmqs://``, instead of files in the URL.
+    ``ssl_context``: for ``rocketmqs://``, instead of files in the URL. ``secret``: of the user in the URL.
     ``connector``, ``clock``, ``entropy``, ``run_blocking``: replaced in tests and simulations.
     """
 
@@ -115,6 +116,7 @@ class AsyncClient:
         checks: int = CHECKS,
         fetches_checks: bool = False,
         ssl_context: ssl.SSLContext | None = None,
+        secret: str | None = None,
         connector: Connector | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -122,7 +124,9 @@ class AsyncClient:
     ) -> None:
         self.url = url
         self.group = "" if group == "" else checked_name(group, "group", limits.GROUP_CHARS_MAX)
-        self._servers, tls, _ = parse_servers(url)
+        self._url = parse_url(url)
+        security = self._url.security
+        tls = security.tls
         if ssl_context is not None and tls != TlsFiles():
             raise UsageError("ssl_context goes with a url rocketmqs://host:port, without files")
         self._timeout_s = checked_seconds(timeout, "timeout")
@@ -131,6 +135,7 @@ class AsyncClient:
         self._checks = checked_count(checks, "checks", 1)
         self._fetches_checks = fetches_checks
         self._connector = connector or TcpConnector(ssl_context or tls)
+        self._credentials = credentials_of(security, secret)
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self._threads = Threads(checks, "halfmq")
@@ -268,6 +273,7 @@ class AsyncClient:
             on_push=self._on_push,
             on_silent=self._on_silent_name_server,
             connect_timeout_s=self._connect_timeout_s,
+            credentials=self._credentials,
         )
         brokers = ConnectionPool(
             self._connector,
@@ -277,10 +283,11 @@ class AsyncClient:
             introduce=membership.introduce,
             connect_timeout_s=self._connect_timeout_s,
             patience_s=self._attempt_timeout_s,
+            credentials=self._credentials,
         )
-        router = Router(NameServers(self._servers, self._names), rng)
+        router = Router(NameServers(self._url.servers, self._names), rng)
         self._context = ClientContext(
-            self.url,
+            self._url.shown,
             brokers,
             router,
             membership,

@@ -11,9 +11,10 @@ from typing import Final, NamedTuple, Self
 
 from halfmq import limits
 from halfmq.client.connector import LOST_HINT, Exchange, cannot_connect, decode, open_socket
+from halfmq.client.credentials import Credentials, credentials_of
 from halfmq.client.refusals import is_temporary, refused
 from halfmq.errors import ProtocolError
-from halfmq.model.address import Address, ServerUrl, TlsFiles
+from halfmq.model.address import Address, Security, ServerUrl
 from halfmq.wire.remoting import header
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_request
@@ -39,24 +40,27 @@ class Unavailable(Exception):
 class _Line:
     """A socket that sends numbered requests. The caller must close it, also after an error: a late response may still arrive."""
 
-    def __init__(self, address: Address, stream: socket.socket) -> None:
+    def __init__(self, address: Address, stream: socket.socket, credentials: Credentials | None) -> None:
         self.address = address
         self._stream = stream
+        self._credentials = credentials
         self._exchange = Exchange()
         #: Whether anything was received.
         self._is_heard = False
 
     @classmethod
-    def open(cls, address: Address, tls: TlsFiles | None, timeout_s: float | None = None) -> Self:
+    def open(cls, address: Address, security: Security, timeout_s: float | None = None) -> Self:
         """Connect. ``timeout_s``: for connecting and for each response; else the usual ones.
 
         Raises:
             Unavailable: the connection failed.
-            EnvironmentFailed: the TLS files cannot be used.
+            EnvironmentFailed: a file cannot be used.
+            UsageError: there is a user without a secret.
         """
+        credentials = credentials_of(security)
         connect_s, answer_s = (CONNECT_S, ANSWER_S) if timeout_s is None else (timeout_s, timeout_s)
         try:
-            return cls(address, open_socket(address, tls, connect_s, answer_s))
+            return cls(address, open_socket(address, security.tls, connect_s, answer_s), credentials)
         except ssl.SSLError as error:
             raise Unavailable(str(cannot_connect(address, error))) from error
         except OSError as error:
@@ -78,7 +82,8 @@ class _Line:
         """
         opaque = self._exchange.next_opaque()
         try:
-            self._stream.sendall(encode_request(code, opaque, fields, body, oneway=oneway))
+            frame = encode_request(code, opaque, fields, body, oneway=oneway)
+            self._stream.sendall(frame if self._credentials is None else self._credentials.sign(frame))
         except OSError as error:
             raise _broken(self.address, error) from error
         return opaque
@@ -96,8 +101,8 @@ class _Line:
 class Connection(_Line):
     """Several requests may be sent before the first response is received. Each needs ``receive`` or ``forget``."""
 
-    def __init__(self, address: Address, stream: socket.socket) -> None:
-        super().__init__(address, stream)
+    def __init__(self, address: Address, stream: socket.socket, credentials: Credentials | None) -> None:
+        super().__init__(address, stream, credentials)
         #: Responses that came while another one was waited for.
         self._came: dict[int, Answer] = {}
         #: Requests whose response nobody wants.
@@ -144,8 +149,8 @@ class RawConnection(_Line):
     again: fresh memory costs more than the copy (2 us for a page of 4 KiB where memory is virtual).
     """
 
-    def __init__(self, address: Address, stream: socket.socket) -> None:
-        super().__init__(address, stream)
+    def __init__(self, address: Address, stream: socket.socket, credentials: Credentials | None) -> None:
+        super().__init__(address, stream, credentials)
         self._heads = 0
         self._buffer = bytearray()
         #: Length of the body of the response whose header was read.
@@ -207,9 +212,9 @@ class Sent(NamedTuple):
 class Connections:
     """One connection per address, opened by its first request, and closed if one fails."""
 
-    def __init__(self, tls: TlsFiles | None, on_open: Callable[[Address], object] = lambda address: None) -> None:
+    def __init__(self, security: Security, on_open: Callable[[Address], object] = lambda address: None) -> None:
         """``on_open``: called with each address that is connected to."""
-        self._tls = tls
+        self._security = security
         self._open: dict[Address, Connection] = {}
         self._on_open = on_open
 
@@ -220,7 +225,7 @@ class Connections:
         """The connection to the address. Raises Unavailable."""
         connection = self._open.get(address)
         if connection is None:
-            connection = self._open[address] = Connection.open(address, self._tls)
+            connection = self._open[address] = Connection.open(address, self._security)
             self._on_open(address)
         return connection
 
@@ -281,7 +286,7 @@ class NameServers:
         self._server = 0
 
     def __str__(self) -> str:
-        return str(self._url)
+        return self._url.shown
 
     def registered(self) -> dict[str, BrokerData]:
         """The brokers, by name; of the first server that knows any."""

@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, Final, cast
 
 from halfmq.client.connector import Exchange, decode
+from halfmq.client.credentials import Credentials
 from halfmq.client.forks import detach_in_children
 from halfmq.client.log import log
 from halfmq.client.pending import Pending
@@ -55,6 +56,7 @@ class Connection(asyncio.Protocol):
         on_push: OnPush,
         on_lost: OnLost,
         on_silent: OnSilent = lambda _: False,
+        credentials: Credentials | None = None,
     ) -> None:
         self.address = address
         #: MQVersion ordinal of the server; 0 until its first heartbeat answer.
@@ -74,6 +76,7 @@ class Connection(asyncio.Protocol):
         self._on_push = on_push
         self._on_lost = on_lost
         self._on_silent = on_silent
+        self._credentials = credentials
         self._exchange = Exchange()
         #: A new request number, for ``call``.
         self.next_opaque = self._exchange.next_opaque
@@ -100,7 +103,7 @@ class Connection(asyncio.Protocol):
         if self.closed:
             raise NotSent(f"the connection to {self.address} is closed")
         future = self._waiting.add(opaque, timeout_s)
-        self._write(frame)
+        self._write_request(frame)
         return future
 
     def when_late(self, opaque: int, take: Callable[[Answer], None]) -> None:
@@ -129,7 +132,7 @@ class Connection(asyncio.Protocol):
         """Send an encoded one-way frame. Raises NotSent if the connection is closed."""
         if self.closed:
             raise NotSent(f"the connection to {self.address} is closed")
-        self._write(frame)
+        self._write_request(frame)
 
     def answer(self, request: Request[Any], code: int, remark: str = "") -> None:
         """Respond to a request from the server. Ignored if it is one-way or the connection is closed."""
@@ -149,6 +152,9 @@ class Connection(asyncio.Protocol):
                 await self._writable.wait()
         except TimeoutError:
             raise NotSent(f"{self.address} does not read") from None
+
+    def _write_request(self, frame: bytes) -> None:
+        self._write(frame if self._credentials is None else self._credentials.sign(frame))
 
     def _write(self, frame: bytes) -> None:
         if not self._frames:

@@ -7,6 +7,7 @@ from typing import Final
 
 from halfmq.client.connection import Connection, NoAnswer, NotSent, OnPush, OnSilent
 from halfmq.client.connector import LOST_HINT, Connector, cannot_connect
+from halfmq.client.credentials import Credentials
 from halfmq.client.log import log
 from halfmq.errors import ConnectError
 from halfmq.model.address import Address
@@ -39,8 +40,10 @@ class ConnectionPool:
         introduce: Introduce = _nothing,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         patience_s: float = math.inf,
+        credentials: Credentials | None = None,
     ) -> None:
         self._connector = connector
+        self._credentials = credentials
         self._on_push = on_push
         self._on_lost = on_lost
         self._on_silent = on_silent
@@ -104,7 +107,7 @@ class ConnectionPool:
 
     async def _connect(self, address: Address) -> Connection:
         loop = asyncio.get_running_loop()
-        connection = Connection(address, loop, self._on_push, self._lost, self._silent)
+        connection = Connection(address, loop, self._on_push, self._lost, self._silent, self._credentials)
         self._away_from.setdefault(address, loop.time() + self._patience_s)
         try:
             async with asyncio.timeout(self._connect_timeout_s):

@@ -2,7 +2,11 @@
 servers.
 
     rocketmq://[user@]host:port[;host:port...]      also with ``,``, and without the scheme, as NAMESRV_ADDR has it
-    rocketmqs://host:port[;host:port...][?cafile=FILE][&certfile=FILE&keyfile=FILE]      TLS
+    rocketmqs://...      the same with TLS
+
+    ?secretfile=FILE                of the user; without it the program has another way to give the secret
+    &cafile=FILE                    with TLS: the CAs that sign the server's certificate, instead of the machine's
+    &certfile=FILE&keyfile=FILE     with TLS: the client's own
 
 An IPv6 address is in brackets, with the interface of a link-local one behind ``%`` or, as URLs write it, ``%25`` (RFC 6874). Users paste
 URLs with passwords, and errors end up in logs and tickets: what may be a secret is refused, and no error shows it.
@@ -11,7 +15,7 @@ URLs with passwords, and errors end up in logs and tickets: what may be a secret
 import re
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, NamedTuple
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
 from halfmq.errors import UsageError
 
@@ -19,7 +23,9 @@ from halfmq.errors import UsageError
 DEFAULT_PORT: Final = 9876
 
 _HINT: Final = "rocketmq://host:port[;host:port]"
-_HINT_OF_TLS: Final = "rocketmqs://host:port[?cafile=FILE][&certfile=FILE&keyfile=FILE], each of them once"
+_HINT_OF_TLS: Final = (
+    "rocketmqs://[user@]host:port[?cafile=FILE][&certfile=FILE&keyfile=FILE][&secretfile=FILE], each of them once"
+)
 _PLAIN: Final = "rocketmq"
 _TLS: Final = "rocketmqs"
 _URL: Final = re.compile(r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30})://)?(?P<rest>.*)", re.DOTALL)
@@ -48,21 +54,31 @@ class TlsFiles(NamedTuple):
     keyfile: str = ""
 
 
+class Security(NamedTuple):
+    """How a client connects: with what TLS, and as whom."""
+
+    #: None: without TLS.
+    tls: TlsFiles | None = None
+    #: Empty: nobody; requests are not signed.
+    user: str = ""
+    #: A file with the user's secret; empty: it is given in another way.
+    secretfile: str = ""
+
+
+#: Without TLS, as nobody.
+PLAIN: Final = Security()
+
+
 class ServerUrl(NamedTuple):
     """What a URL says."""
 
     servers: tuple[Address, ...]
-    #: None: without TLS.
-    tls: TlsFiles | None = None
-    #: Empty: it names none.
-    user: str = ""
+    security: Security = PLAIN
 
-    def __str__(self) -> str:
-        """The URL."""
-        scheme = _PLAIN if self.tls is None else _TLS
-        files = {} if self.tls is None else {name: file for name, file in self.tls._asdict().items() if file}
-        parameters = f"?{urlencode(files, safe='/:')}" if files else ""
-        return f"{scheme}://{f'{self.user}@' if self.user else ''}{self.addresses}{parameters}"
+    @property
+    def shown(self) -> str:
+        """For texts: without user and files, since a token may have been taken for a user."""
+        return f"{_PLAIN if self.security.tls is None else _TLS}://{self.addresses}"
 
     @property
     def addresses(self) -> str:
@@ -81,46 +97,42 @@ def parse_url(url: str) -> ServerUrl:
     found = _URL.fullmatch(url.strip())
     assert found is not None
     scheme, rest = found["scheme"], found["rest"]
-    is_tls = scheme == _TLS
-    parameters = ""
-    if is_tls:
-        rest, _, parameters = rest.partition("?")
+    rest, is_more, parameters = rest.partition("?")
     user, at, servers = rest.rpartition("@")
     # What is before an @ may be a password with any of the delimiters in it, and so may parameters.
-    if (at and not _USER.fullmatch(user)) or not {"?", "#"}.isdisjoint(rest):
-        hint = _HINT_OF_TLS if is_tls else _HINT
-        raise UsageError(f"url {_hidden(scheme)!r} has a password or parameters, which are not supported", hint=hint)
+    if (at and not _USER.fullmatch(user)) or "#" in rest or "@" in parameters:
+        raise _secret(scheme)
     if scheme not in (None, _PLAIN, _TLS):
         raise UsageError(f"url {_hidden(scheme)!r} has a scheme that is not supported", hint=_HINT)
     addresses = tuple(parse_address(part) for part in re.split("[;,]", servers.rstrip("/")) if part.strip())
     if not addresses:
         raise UsageError("url names no server", hint=_HINT)
-    return ServerUrl(addresses, _tls_files(parameters) if is_tls else None, user)
+    files = _files(scheme, parameters) if is_more else {}
+    secretfile = files.pop("secretfile", "")
+    if secretfile and not user:
+        raise UsageError("url has a secretfile, and names no user", hint="rocketmq://user@host:port?secretfile=FILE")
+    tls = TlsFiles(**files) if scheme == _TLS else None
+    return ServerUrl(addresses, Security(tls, user, secretfile))
 
 
-def _tls_files(parameters: str) -> TlsFiles:
+def _files(scheme: str | None, parameters: str) -> dict[str, str]:
     try:
-        given = parse_qsl(parameters, keep_blank_values=True, strict_parsing=bool(parameters), errors="strict")
-    except ValueError:  # not shown: it may be a password
-        given = [("", "")]
+        given = parse_qsl(parameters, keep_blank_values=True, strict_parsing=True, errors="strict")
+    except ValueError:
+        raise _secret(scheme) from None
     files = dict(given)
-    if len(files) < len(given) or not files.keys() <= set(TlsFiles._fields) or not all(files.values()):
-        raise UsageError("url 'rocketmqs://***' has parameters that are not supported", hint=_HINT_OF_TLS)
+    known = {"secretfile", *(TlsFiles._fields if scheme == _TLS else ())}
+    if len(files) < len(given) or not files.keys() <= known or not all(files.values()):
+        raise _secret(scheme)
     if ("certfile" in files) != ("keyfile" in files):
         raise UsageError("certfile and keyfile of a url belong together", hint=_HINT_OF_TLS)
-    return TlsFiles(**files)
+    return files
 
 
-def parse_servers(url: str) -> ServerUrl:
-    """The servers of a URL, for programs that cannot say who they are: no broker asks yet.
-
-    Raises:
-        UsageError: as ``parse_url``, or it names a user.
-    """
-    parsed = parse_url(url)
-    if parsed.user:  # not shown: it may be a token
-        raise UsageError("url 'rocketmq://***' has a user, which halfmq does not support", hint=_HINT)
-    return parsed
+def _secret(scheme: str | None) -> UsageError:
+    """What is there is not shown: it may be a secret."""
+    hint = _HINT_OF_TLS if scheme == _TLS else f"{_HINT}, or with a user: rocketmq://user@host:port?secretfile=FILE"
+    return UsageError(f"url {_hidden(scheme)!r} has a password, or parameters that are not supported", hint=hint)
 
 
 def parse_address(text: str, default_port: int | None = DEFAULT_PORT) -> Address:

@@ -22,7 +22,7 @@ from halfmq.errors import (
     TransactionUndecided,
     UsageError,
 )
-from halfmq.model.address import parse_servers
+from halfmq.model.address import parse_url
 from halfmq.relay.publisher import MESSAGES_MAX, Batch, OutboxMessage, Published
 
 
@@ -41,7 +41,7 @@ class HalfmqPublisher:
 
     @property
     def name(self) -> str:
-        return f"halfmq {parse_servers(self._url).addresses}"
+        return f"halfmq {parse_url(self._url).addresses}"
 
     async def open(self) -> None:
         """See ``Publisher``. UsageError: there are several brokers, and none was named; or the named one is not known, or is Apache

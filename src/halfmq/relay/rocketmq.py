@@ -19,7 +19,7 @@ from halfmq.client.receipts import Receipt
 from halfmq.client.refusals import RETRIABLE
 from halfmq.errors import HalfmqError, RequestFailed, UsageError
 from halfmq.model import properties as names
-from halfmq.model.address import parse_servers
+from halfmq.model.address import parse_url
 from halfmq.relay.publisher import MESSAGES_MAX, Batch, OutboxMessage, Published
 from halfmq.relay.waves import PublisherInWaves, Sent
 
@@ -35,7 +35,7 @@ class RocketMqPublisher(PublisherInWaves):
         self, url: str, *, messages_max: int = MESSAGES_MAX, timeout_s: float = TIMEOUT_S, **client: Any
     ) -> None:
         super().__init__(messages_max)
-        self._servers = parse_servers(url).addresses
+        self._servers = parse_url(url).addresses
         self._client = AsyncClient(url, timeout=timeout_s, **client)
         self._connecting = asyncio.Lock()
 

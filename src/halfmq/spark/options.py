@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
 from halfmq.errors import UsageError
-from halfmq.model.address import ServerUrl, parse_servers
+from halfmq.model.address import ServerUrl, parse_url
 from halfmq.spark.plan.bounds import EARLIEST, LATEST, Bounds, TimeBounds, parse_offsets, parse_time, parse_times
 from halfmq.spark.plan.subscription import Subscription
 from halfmq.wire.remoting.heartbeat import EVERYTHING, tags_of
@@ -190,7 +190,7 @@ class Option(NamedTuple):
 
 
 OPTIONS: Final = {
-    "url": Option("rocketmq://HOST:PORT[;HOST:PORT...], name servers: read from brokers", lambda name, text: parse_servers(text)),
+    "url": Option("rocketmq://HOST:PORT[;HOST:PORT...], name servers: read from brokers", lambda name, text: parse_url(text)),
     "path": Option("data directory of a broker on this machine: read its files directly", _path, ""),
     "view": Option(
         "what a row is: messages (default); batch only: transactions, or half (undecided half messages)", choice(*_COLUMNS_OF_VIEW), VIEW_MESSAGES),
@@ -312,7 +312,7 @@ class Options:
 
     def __str__(self) -> str:
         """Where and what is read, for messages and logs."""
-        where = self.path or str(self.url)
+        where = self.path if self.url is None else self.url.shown
         if self.view != VIEW_MESSAGES:
             return f"halfmq[{where}, view={self.view}]"
         tags = f", tags={' || '.join(self.tags)}" if self.tags else ""

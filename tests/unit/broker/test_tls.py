@@ -25,7 +25,7 @@ from halfmq.broker.listener import PortPlan, PortTls, bind
 from halfmq.broker.peers.peers import Peers, Rejected
 from halfmq.client.blocking import Connection, Connections, NameServers, Unavailable
 from halfmq.errors import EnvironmentFailed, UsageError
-from halfmq.model.address import Address, TlsFiles, parse_url
+from halfmq.model.address import Address, Security, TlsFiles, parse_url
 from halfmq.runtime.tls import tls_context
 from halfmq.runtime.watched_files import LOOK_S
 
@@ -80,7 +80,7 @@ def test_every_face_speaks_tls_on_every_port(
     with Client(f"rocketmqs://localhost:{broker.name_port}", ssl_context=trusted) as mq:
         assert mq.send("orders", b"y").message_id
     parsed = parse_url(url)
-    connections = Connections(parsed.tls)
+    connections = Connections(parsed.security)
     assert list(NameServers(parsed, connections).topics()).count("orders") == 1
     connections.close()
     listed = tx_list(url.replace(str(broker.name_port), str(broker.port)))
@@ -353,6 +353,6 @@ def plain_server() -> Iterator[int]:
 
 def test_tls_with_a_server_without_it(plain_server: int) -> None:
     with pytest.raises((Unavailable, ConnectError)):
-        Connection.open(Address("127.0.0.1", plain_server), TlsFiles())
+        Connection.open(Address("127.0.0.1", plain_server), Security(TlsFiles()))
     with pytest.raises(ConnectError), Client(f"rocketmqs://127.0.0.1:{plain_server}", timeout=1.0):
         pass

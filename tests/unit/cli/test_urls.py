@@ -9,7 +9,7 @@ import typer
 from halfmq.cli import requests
 from halfmq.client.async_client import AsyncClient
 from halfmq.errors import UsageError
-from halfmq.model.address import Address, ServerUrl, TlsFiles
+from halfmq.model.address import Address, Security, ServerUrl, TlsFiles
 from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.rocketmq import RocketMqPublisher
 from halfmq.spark.options import parse_options
@@ -18,6 +18,8 @@ from halfmq.wire.remoting.header import Request
 
 GOOD = [
     ("rocketmqs://a:1;b:2", [("a", 1), ("b", 2)]),
+    ("rocketmqs://u@a:1", [("a", 1)]),
+    ("u@a:1", [("a", 1)]),
     ("rocketmq://127.0.0.1:9876", [("127.0.0.1", 9876)]),
     (" rocketmq://a:1;b:2 ", [("a", 1), ("b", 2)]),
     ("rocketmq://a:1,b:2/", [("a", 1), ("b", 2)]),
@@ -41,9 +43,7 @@ BAD = [
     "rocketmq://[a]:1",
     "rocketmq://[::1",
     "rocketmq://a/b:1",
-    "rocketmq://user@host:9876",
     "rocketmq://user:hunter2@host:9876",
-    "rocketmq://hunter2@host",
     "user:hunter2@host:9876",
     "rocketmq://user:hunter2;@a:1;b:2",
     "rocketmq://user:hunter2/#@a:1",
@@ -65,7 +65,8 @@ Door = Callable[[pytest.MonkeyPatch, str], Any]
 
 def of_client(made: AsyncClient) -> ServerUrl:
     tls = made._connector._tls  # type: ignore[attr-defined]
-    return ServerUrl(made._servers, None if tls is None else tls._files)
+    user = "" if made._credentials is None else made._credentials.user
+    return ServerUrl(made._url.servers, Security(None if tls is None else TlsFiles(), user))
 
 
 def client(monkeypatch: pytest.MonkeyPatch, url: str) -> Any:
@@ -127,7 +128,11 @@ DOORS = (
 def test_every_door_reads_the_same_servers(
     door: Door, url: str, servers: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected: Any = ServerUrl(tuple(Address(*server) for server in servers), TlsFiles() if "s:" in url else None)
+    monkeypatch.setenv("HALFMQ_SECRET", "s")
+    expected: Any = ServerUrl(
+        tuple(Address(*server) for server in servers),
+        Security(TlsFiles() if "s:" in url else None, "u" if "u@" in url else ""),
+    )
     if door in (relay_to_halfmq, relay_to_rocketmq):
         expected = expected.addresses
     assert door(monkeypatch, url) == expected
@@ -149,3 +154,15 @@ def test_what_is_no_text_is_not_shown_either(given: Any) -> None:
     with pytest.raises(UsageError, match="host:port") as caught:
         AsyncClient(given)
     assert "hunter2" not in str(caught.value) + repr(caught.value)
+
+
+@pytest.mark.parametrize("door", [client, environment, environment_of_rocketmq, relay_to_rocketmq])
+def test_a_user_needs_a_secret_and_is_not_shown_since_it_may_be_one(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HALFMQ_SECRET", raising=False)
+    with pytest.raises(UsageError, match="names a user, and there is no secret") as caught:
+        door(monkeypatch, "rocketmq://hunter2@host:1")
+    assert "hunter2" not in str(caught.value) + repr(caught.value)
+    made = AsyncClient("rocketmq://hunter2@host:1", secret="hunter2")
+    assert "hunter2" not in repr(made._credentials).replace("'hunter2', ***", "")

@@ -9,7 +9,7 @@ from tests.support.scripted_server import ScriptedServer
 from halfmq.client import blocking
 from halfmq.client.blocking import Connection, Connections, NameServers, Unavailable
 from halfmq.errors import ProtocolError
-from halfmq.model.address import Address
+from halfmq.model.address import PLAIN, Address, ServerUrl
 from halfmq.wire.remoting.header import encode_response
 from halfmq.wire.remoting.route import BrokerData, encode_cluster_info
 
@@ -24,7 +24,7 @@ def server() -> Iterator[ScriptedServer]:
 
 
 def test_a_question_and_its_answer(server: ScriptedServer) -> None:
-    made = Connection.open(Address("127.0.0.1", server.port), None)
+    made = Connection.open(Address("127.0.0.1", server.port), PLAIN)
     for code in (30_000, 30_001):
         answer = made.ask(code, {"number": 7, "yes": True})
         assert (answer.ext, len(answer.body)) == ({"said": str(code)}, 300_000)
@@ -34,12 +34,12 @@ def test_a_question_and_its_answer(server: ScriptedServer) -> None:
 
 def test_nobody_listens() -> None:
     with pytest.raises(Unavailable, match="refused"):
-        Connection.open(Address("127.0.0.1", free_port()), None)
+        Connection.open(Address("127.0.0.1", free_port()), PLAIN)
 
 
 def test_the_peer_closes_instead_of_answering(server: ScriptedServer) -> None:
     server.answer = lambda request: None
-    made = Connection.open(Address("127.0.0.1", server.port), None)
+    made = Connection.open(Address("127.0.0.1", server.port), PLAIN)
     with pytest.raises(Unavailable, match="closed"):
         made.ask(30_000, {})
     made.close()
@@ -48,14 +48,14 @@ def test_the_peer_closes_instead_of_answering(server: ScriptedServer) -> None:
 def test_no_answer_in_time(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocking, "ANSWER_S", 0.05)
     server.answer = lambda request: b""
-    made = Connection.open(Address("127.0.0.1", server.port), None)
+    made = Connection.open(Address("127.0.0.1", server.port), PLAIN)
     with pytest.raises(Unavailable, match="timed out"):
         made.ask(30_000, {})
     made.close()
 
 
 def test_several_requests_may_be_in_flight_and_be_received_in_any_order(server: ScriptedServer) -> None:
-    made = Connection.open(Address("127.0.0.1", server.port), None)
+    made = Connection.open(Address("127.0.0.1", server.port), PLAIN)
     opaques = [made.send(code, {}) for code in (1, 2, 3, 4)]
     made.forget(opaques[1])
     assert [made.receive(opaques[n]).ext["said"] for n in (3, 0, 2)] == ["4", "1", "3"]
@@ -65,7 +65,7 @@ def test_several_requests_may_be_in_flight_and_be_received_in_any_order(server: 
 
 
 def test_a_failed_connection_is_opened_again_by_the_next_request(server: ScriptedServer) -> None:
-    connections = Connections(None)
+    connections = Connections(PLAIN)
     address = Address("127.0.0.1", server.port)
     sent = connections.send(address, 1, {})
     answer, server.answer = server.answer, lambda request: None
@@ -82,7 +82,7 @@ def test_a_failed_connection_is_opened_again_by_the_next_request(server: Scripte
 
 
 def test_a_one_way_request_has_no_response_and_a_response_to_nothing_is_refused(server: ScriptedServer) -> None:
-    made = Connection.open(Address("127.0.0.1", server.port), None)
+    made = Connection.open(Address("127.0.0.1", server.port), PLAIN)
     server.answer = lambda request: b"" if request.is_oneway else encode_response(request, 0)
     made.send(1, {}, oneway=True)
     assert made.ask(2, {}).code == 0
@@ -100,7 +100,7 @@ def test_a_one_way_request_has_no_response_and_a_response_to_nothing_is_refused(
 
 def test_an_interrupted_request_closes_its_connection(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of it may have been written: the next request must not follow on the same connection."""
-    connections = Connections(None)
+    connections = Connections(PLAIN)
     address = Address("127.0.0.1", server.port)
     connections.ask(address, 1, {})
 
@@ -122,15 +122,15 @@ def test_name_servers_are_asked_in_turn_until_one_knows_a_broker() -> None:
     silent = free_port()
     empty = ScriptedServer(lambda request: encode_response(request, 0, body=encode_cluster_info((), 500)))
     knowing = ScriptedServer(lambda request: encode_response(request, 0, body=encode_cluster_info(brokers, 500)))
-    connections = Connections(None)
+    connections = Connections(PLAIN)
     try:
-        servers = [Address("127.0.0.1", port) for port in (silent, empty.port, knowing.port)]
-        names = NameServers(servers, connections)
+        servers = tuple(Address("127.0.0.1", port) for port in (silent, empty.port, knowing.port))
+        names = NameServers(ServerUrl(servers), connections)
         assert str(names) == f"rocketmq://127.0.0.1:{silent};127.0.0.1:{empty.port};127.0.0.1:{knowing.port}"
         for _ in range(2):
             assert names.registered()["b"].master == ("127.0.0.1", 10911)
         assert (len(empty.requests), len(knowing.requests)) == (1, 2)  # who knew last is asked first
-        assert NameServers(servers[:2], connections).registered() == {}
+        assert NameServers(ServerUrl(servers[:2]), connections).registered() == {}
     finally:
         connections.close()
         empty.close()

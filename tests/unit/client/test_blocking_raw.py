@@ -10,7 +10,7 @@ from tests.support.waiting import PATIENCE_S
 from halfmq.client import blocking
 from halfmq.client.blocking import RawConnection, Unavailable
 from halfmq.errors import ProtocolError
-from halfmq.model.address import Address
+from halfmq.model.address import PLAIN, Address
 from halfmq.wire.remoting.header import encode_response
 
 
@@ -26,7 +26,7 @@ def server() -> Iterator[ScriptedServer]:
 
 
 def test_requests_sent_together_are_answered_in_order_in_the_same_memory(server: ScriptedServer) -> None:
-    made = RawConnection.open(Address("127.0.0.1", server.port), None)
+    made = RawConnection.open(Address("127.0.0.1", server.port), PLAIN)
     for code in (30_000, 30_001, 7):
         made.send(code, {})
     bodies = []
@@ -51,7 +51,7 @@ def test_the_header_is_there_before_the_body() -> None:
         return frame
 
     server = ScriptedServer(answer)
-    made = RawConnection.open(Address("127.0.0.1", server.port), None)
+    made = RawConnection.open(Address("127.0.0.1", server.port), PLAIN)
     made.send(1, {})
     assert made.head().ext == {"a": "b"}
     released.set()
@@ -62,7 +62,7 @@ def test_the_header_is_there_before_the_body() -> None:
 
 def test_the_peer_closes_instead_of_answering(server: ScriptedServer) -> None:
     server.answer = lambda request: None
-    made = RawConnection.open(Address("127.0.0.1", server.port), None)
+    made = RawConnection.open(Address("127.0.0.1", server.port), PLAIN)
     made.send(1, {})
     with pytest.raises(Unavailable, match="closed"):
         made.head()
@@ -72,7 +72,7 @@ def test_the_peer_closes_instead_of_answering(server: ScriptedServer) -> None:
 def test_no_answer_in_time(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocking, "ANSWER_S", 0.05)
     server.answer = lambda request: b""
-    made = RawConnection.open(Address("127.0.0.1", server.port), None)
+    made = RawConnection.open(Address("127.0.0.1", server.port), PLAIN)
     made.send(1, {})
     with pytest.raises(Unavailable, match="timed out"):
         made.head()
@@ -84,7 +84,7 @@ def test_no_answer_in_time(server: ScriptedServer, monkeypatch: pytest.MonkeyPat
 )
 def test_what_is_no_response_is_refused(server: ScriptedServer, frame: bytes) -> None:
     server.answer = lambda request: frame
-    made = RawConnection.open(Address("127.0.0.1", server.port), None)
+    made = RawConnection.open(Address("127.0.0.1", server.port), PLAIN)
     made.send(1, {})
     with pytest.raises(ProtocolError):
         made.head()
@@ -97,7 +97,7 @@ def test_the_response_to_another_request_is_refused(server: ScriptedServer) -> N
         return encode_response(request, 0)
 
     server.answer = answer
-    made = RawConnection.open(Address("127.0.0.1", server.port), None)
+    made = RawConnection.open(Address("127.0.0.1", server.port), PLAIN)
     made.send(1, {})
     with pytest.raises(ProtocolError, match="arrived instead of"):
         made.head()

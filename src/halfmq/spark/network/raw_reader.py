@@ -160,7 +160,7 @@ class RawReader:
         connection = self._connection
         if connection is None or connection.address != address or (self._sent and self._sent[0] != wanted):
             self.close()
-            connection = self._connection = RawConnection.open(address, self._planned.tls)
+            connection = self._connection = RawConnection.open(address, self._planned.security)
         while self._beyond:
             if connection.head().code == ResponseCode.SUCCESS:
                 raise ProtocolError(f"a response for {wanted.range.in_words()} is after the end of the range")

@@ -67,8 +67,8 @@ class WireReader:
         #: The store of each connected halfmq broker, if it was asked.
         self._stores: dict[Address, str] = {}
         assert options.url is not None
-        self.tls = options.url.tls
-        self._connections = Connections(self.tls, self._opened)
+        self.security = options.url.security
+        self._connections = Connections(self.security, self._opened)
         self._names = NameServers(options.url, self._connections)
         self._pulled = PullReader(self._address_in_cluster, self._connections, deadline, options.group)
         self._raw = RawReader(self, deadline, options.group)

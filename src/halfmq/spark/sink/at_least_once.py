@@ -146,7 +146,7 @@ class PlainBrokers:
         """``first``: where to begin among the queues."""
         self._group = options.group
         self._deadline = RetryDeadline(options.broker_timeout_ms)
-        self._connections = Connections(options.url.tls)
+        self._connections = Connections(options.url.security)
         self._names = NameServers(options.url, self._connections)
         #: Of each topic, as when it was first written: the queue of a sharding key must not change within a task.
         self._places: dict[str, list[Place]] = {}

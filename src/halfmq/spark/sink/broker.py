@@ -71,7 +71,7 @@ class SinkBroker:
     def __init__(self, options: SinkOptions) -> None:
         self._group = options.group
         self._deadline = RetryDeadline(options.broker_timeout_ms)
-        self._connections = Connections(options.url.tls, on_open=self._opened)
+        self._connections = Connections(options.url.security, on_open=self._opened)
         self._names = NameServers(options.url, self._connections)
         self._address: Address | None = None
         #: Half batches that are not confirmed, by index, in order.

@@ -8,7 +8,7 @@ from typing import Final
 from halfmq import limits
 from halfmq.client.outgoing import checked_topic
 from halfmq.errors import UsageError
-from halfmq.model.address import ServerUrl, parse_servers
+from halfmq.model.address import ServerUrl, parse_url
 from halfmq.model.ids import checked_name
 from halfmq.model.query_batch import BATCH_MAX, QUERY_CHARS_MAX
 from halfmq.spark.options import OPTIONS as OPTIONS_OF_READING
@@ -29,7 +29,7 @@ _version: Final = whole_number(0, BATCH_MAX, f"a whole number from 0 to {BATCH_M
 OPTIONS: Final = {
     "url": Option(
         "rocketmq://HOST:PORT[;HOST:PORT...], name servers of one halfmq broker, which is a name server too; or of what guarantee allows",
-        lambda name, text: parse_servers(text)),
+        lambda name, text: parse_url(text)),
     "guarantee": Option(
         "exactlyOnce (default), to one halfmq broker; or atLeastOnce, to halfmq or Apache RocketMQ: rows become visible one by one, "
         "also those of a batch that fails, and a repeated attempt sends them again with the same message ids",

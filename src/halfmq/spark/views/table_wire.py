@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from halfmq.client.blocking import Answer, RawConnection, Unavailable, check_success
 from halfmq.errors import ProtocolError
-from halfmq.model.address import Address, TlsFiles
+from halfmq.model.address import Address, Security
 from halfmq.model.text_fields import write_fields
 from halfmq.spark.network.wire_reader import WireReader
 from halfmq.spark.options import Options
@@ -50,8 +50,8 @@ class _OtherStore(Exception):
 class _Channel:
     """A connection, and the request that is on its way."""
 
-    def __init__(self, tls: TlsFiles | None) -> None:
-        self._tls = tls
+    def __init__(self, security: Security) -> None:
+        self._security = security
         self._connection: RawConnection | None = None
         self._sent: TableReadFields | None = None
 
@@ -70,7 +70,7 @@ class _Channel:
         connection = self._connection
         if connection is None or connection.address != address or self._sent not in (None, fields):
             self.close()
-            connection = self._connection = RawConnection.open(address, self._tls)
+            connection = self._connection = RawConnection.open(address, self._security)
         if self._sent is None:
             self._send(connection, fields)
         answer = connection.head()
@@ -92,9 +92,9 @@ class TableWire:
         self._view = options.view
         self._deadline = deadline
         self._finder = WireReader(options, deadline)
-        self._pages = _Channel(self._finder.tls)
+        self._pages = _Channel(self._finder.security)
         #: Single rows are asked for while a page is converted, and the next page may be on its way.
-        self._lookups = _Channel(self._finder.tls)
+        self._lookups = _Channel(self._finder.security)
         self.topics: dict[int, str] = {}
 
     def close(self) -> None:

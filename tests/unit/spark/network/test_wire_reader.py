@@ -13,7 +13,7 @@ from tests.support.scripted_server import ScriptedServer
 from halfmq import limits
 from halfmq.client.blocking import Connections, NameServers, Unavailable
 from halfmq.errors import ConnectError, DataLost, NotAuthorized, ProtocolError, RequestFailed, UsageError
-from halfmq.model.address import Address, ServerUrl
+from halfmq.model.address import PLAIN, Address, ServerUrl
 from halfmq.model.stored_message import SYS_COMMITTED
 from halfmq.model.text_fields import read_fields
 from halfmq.spark.network import wire_reader
@@ -110,8 +110,8 @@ def test_the_offsets_of_all_queues_of_a_stock_broker_are_requested_before_the_fi
     send, receive = Connections.send, Connections.receive
     monkeypatch.setattr(Connections, "send", lambda *given: (done.append("sent"), send(*given))[1])
     monkeypatch.setattr(Connections, "receive", lambda *given: (done.append("received"), receive(*given))[1])
-    address, connections = Address("127.0.0.1", broker.server.port), Connections(None)
-    bounds = RocketmqBounds(NameServers([address], connections), connections, Attempts())
+    address, connections = Address("127.0.0.1", broker.server.port), Connections(PLAIN)
+    bounds = RocketmqBounds(NameServers(ServerUrl((address,)), connections), connections, Attempts())
     assert bounds._offsets(address, RequestCode.GET_MAX_OFFSET, "orders", 4) == [10] * 4
     assert done == ["sent"] * 4 + ["received"] * 4
     broker.refuse = [ResponseCode.NO_PERMISSION]
@@ -295,14 +295,14 @@ def test_a_second_name_server_is_tried_at_once(broker: Broker) -> None:
 def test_all_name_servers_that_do_not_respond_are_named() -> None:
     dead = [Address("127.0.0.1", free_port()) for _ in range(2)]
     with pytest.raises(Unavailable) as error:
-        NameServers(ServerUrl(tuple(dead)), Connections(None)).topics()
+        NameServers(ServerUrl(tuple(dead)), Connections(PLAIN)).topics()
     assert all(f"127.0.0.1:{port}" in str(error.value) for _, port in dead)
 
 
 def test_the_name_server_that_responded_is_asked_first_from_then_on(broker: Broker) -> None:
-    connections = Connections(None)
+    connections = Connections(PLAIN)
     dead, alive = Address("127.0.0.1", free_port()), Address("127.0.0.1", broker.server.port)
-    servers = NameServers([dead, alive], connections)
+    servers = NameServers(ServerUrl((dead, alive)), connections)
     assert servers.topics() == ("orders",)
     assert servers._server == 1
     connections.close()
