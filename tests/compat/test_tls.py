@@ -216,6 +216,11 @@ def test_what_rocketmqs_client_checks_and_what_it_does_not(
     assert not sends(broker, **missing)
     assert NO_TLS in refusals(broker)[-1]
     assert sends(serve(*permissive(elsewhere)), **missing), "it goes on without TLS when a file of its own is missing"
+    asking = serve(*mutual(elsewhere, authority))
+    own = trusting(authority, client)
+    assert sends(asking, **own)
+    assert not sends(asking, **own | {"tls.test.mode.enable": "true"}), "which sends no certificate"
+    assert NO_CERTIFICATE in refusals(asking)[0]
 
 
 def _encrypted(key: Path, algorithm: tuple[str, ...]) -> Path:
