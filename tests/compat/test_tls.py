@@ -27,6 +27,7 @@ from tests.compat.java_runs import BINARY, FEATURES, JSON, QUICK_REBALANCE, VIP_
 from tests.compat.stock_broker import StockBroker, ask
 from tests.compat.test_mqadmin import Walk, compared, printed
 from tests.compat.toolchain import client_classpath
+from tests.documents.blocks import blocks_of
 from tests.support.certificates import Authority, Issued
 from tests.support.served import Served
 from tests.support.waiting import wait_until
@@ -84,8 +85,23 @@ def options(properties: Mapping[str, str]) -> tuple[str, ...]:
     return "-Dtls.enable=true", *(f"-D{name}={value}" for name, value in properties.items())
 
 
+def as_on_the_page(test: str, **files: Issued | Path) -> dict[str, str]:
+    """The properties in the block of the page that names this test. ``files``: of ``NAME.pem``, and of ``NAME.key`` beside it."""
+    (block,) = blocks_of(f"tests/compat/test_tls.py::{test}")
+    properties = {}
+    for line in block.text.splitlines():
+        if not line.startswith("#"):
+            name, _, value = line.partition("=")
+            stem, _, suffix = value.partition(".")
+            file = files.get(stem, value)
+            properties[name] = str(
+                (file.key if suffix == "key" else file.certificate) if isinstance(file, Issued) else file
+            )
+    return properties
+
+
 def options_by_file(properties: Mapping[str, str], file: Path) -> tuple[str, ...]:
-    """The same, with everything but ``tls.enable`` in a file."""
+    """Of the JVM, with everything but ``tls.enable`` in a file."""
     file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
     return "-Dtls.enable=true", f"-Dtls.config.file={file}"
 
@@ -119,11 +135,15 @@ def test_the_stock_client_does_over_tls_what_it_does_without(
     client: Issued,
     tmp_path: Path,
 ) -> None:
-    """With certificates of both ends it reads its properties from a file, and sends to the VIP channel."""
+    """With certificates of both ends it reads its properties from a file, as the page has it, and sends to the VIP channel."""
     ports = mutual(server, authority) if is_mutual else required(server)
     broker = serve("--check-interval-ms", "1000", *ports)
     if is_mutual:
-        tls = (*options_by_file(trusting(authority, client), tmp_path / "tls.properties"), *VIP_CHANNEL)
+        properties = as_on_the_page(
+            "test_the_stock_client_does_over_tls_what_it_does_without", ca=authority.certificate, client=client
+        )
+        assert properties == trusting(authority, client)
+        tls = (*options_by_file(properties, tmp_path / "tls.properties"), *VIP_CHANNEL)
     else:
         tls = options(trusting(authority))
     jvm = (*QUICK_REBALANCE, *tls, f"-Dtransactions={TRANSACTIONS}")
@@ -359,14 +379,8 @@ def stock(
 ) -> Iterator[str]:
     """The url of an Apache RocketMQ that speaks TLS with clients that have a certificate, name server and broker."""
     directory = tmp_path_factory.mktemp("stock")
-    properties = {
-        **trusting(authority, client),  # of the broker, as a client of the name server
-        "tls.server.certPath": str(server.certificate),
-        "tls.server.keyPath": str(server.key),
-        "tls.server.need.client.auth": "require",
-        "tls.server.authClient": "true",
-        "tls.server.trustCertPath": str(authority.certificate),
-    }
+    properties = trusting(authority, client)  # of the broker, as a client of the name server
+    properties |= as_on_the_page("stock", ca=authority.certificate, server=server)
     tls = TlsFiles(str(authority.certificate), str(client.certificate), str(client.key))
     jvm = ("-Dtls.server.mode=enforcing", *options_by_file(properties, directory / "tls.properties"))
     with StockBroker(request.param, directory / "stock", options=jvm, tls=tls) as broker:
