@@ -14,6 +14,8 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -37,7 +39,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
 TRANSACTIONS = 50
 NO_CERTIFICATE = "peer did not return a certificate"
 NO_TLS = "does the client speak TLS?"
-NO_TRUST = "the client does not trust the certificate"
+CLOSED = "it closed the connection"
+#: Of a client that says why it closes the connection, and of one whose last words are lost with it.
+NO_TRUST = "not trust the certificate"
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +115,13 @@ def names(broker: Served) -> str:
 
 
 def refusals(broker: Served) -> list[str]:
-    """What the broker logged about connections that did not come to TLS."""
+    """What the broker logged about connections that did not come to TLS, but for those that were closed meanwhile: a JVM that ends may be
+    in the middle of a handshake.
+    """
+    return [line for line in _refusals(broker) if CLOSED not in line]
+
+
+def _refusals(broker: Served) -> list[str]:
     return [line for line in broker.log.read_text().splitlines() if "no TLS with" in line]
 
 
@@ -178,8 +188,7 @@ async def test_a_permissive_broker_serves_a_client_with_tls_beside_one_without(
     stranger = Authority(tmp_path / "stranger")
     with pytest.raises(ProgramFailed):
         run("5.4.0", names(broker), tmp_path / "stranger", "Sends", options=options(trusting(stranger)))
-    (refusal,) = refusals(broker)
-    assert NO_TRUST in refusal
+    assert any(NO_TRUST in line for line in _refusals(broker))
 
 
 @pytest.mark.parametrize("version", ["5.4.0", pytest.param("4.9.7", marks=pytest.mark.thorough)])
@@ -203,11 +212,11 @@ def test_a_client_without_a_certificate_fails_and_the_broker_logs_one_line_for_e
     log = broker.log.read_text()
     assert "Traceback" not in log
     assert "tls.client.certPath" in log, "it names what the client lacks"
-    found = Counter(reason for line in refusals(broker) for reason in (NO_CERTIFICATE, NO_TLS) if reason in line)
-    assert found[NO_CERTIFICATE] >= 1
-    assert found[NO_TLS] >= 1
-    # A client whose request waits for an answer (4.9.7) is given 3 s, so the lines may be more than 10 s apart.
-    assert version != "5.4.0" or found == {NO_CERTIFICATE: 1, NO_TLS: 1}, log
+    for reason in (NO_CERTIFICATE, NO_TLS):
+        said = [line for line in refusals(broker) if reason in line]
+        assert said, reason
+        times = [datetime.strptime(line[:23], "%Y-%m-%d %H:%M:%S,%f") for line in said]  # noqa: DTZ007 - both of one clock
+        assert all(later - earlier > timedelta(seconds=9) for earlier, later in pairwise(times)), said
     run(version, names(broker), tmp_path / "right", "Sends", options=options(trusting(authority, client)))
 
 
@@ -234,13 +243,13 @@ def test_what_rocketmqs_client_checks_and_what_it_does_not(
     assert sends(broker, **stranger | {"tls.client.authServer": "false"}), "which is the default"
     assert sends(broker, **stranger | {"tls.test.mode.enable": "true"}), "which is the default"
     assert not sends(broker, **missing)
-    assert NO_TLS in refusals(broker)[-1]
+    assert any(NO_TLS in line for line in refusals(broker)), "the broker, which requires TLS, is what stopped it"
     assert sends(serve(*permissive(elsewhere)), **missing), "it goes on without TLS when a file of its own is missing"
     asking = serve(*mutual(elsewhere, authority))
     own = trusting(authority, client)
     assert sends(asking, **own)
     assert not sends(asking, **own | {"tls.test.mode.enable": "true"}), "which sends no certificate"
-    assert NO_CERTIFICATE in refusals(asking)[0]
+    assert any(NO_CERTIFICATE in line for line in refusals(asking))
 
 
 def _encrypted(key: Path, algorithm: tuple[str, ...]) -> Path:
