@@ -7,12 +7,13 @@ To compare with, and for tests that our client works against it.
 """
 
 import os
-import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from halfmq.client.connector import open_socket
 from halfmq.errors import ProtocolError
+from halfmq.model.address import Address, TlsFiles
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import Request, decode, encode_request
@@ -42,7 +43,8 @@ _LOGBACK = (
 
 class StockBroker:
     """Two JVMs. ``settings`` are lines of ``broker.conf``, over what is set here; ``conf``: further files beside it. ``is_measured``: with
-    the JVM's options and intervals of RocketMQ.
+    the JVM's options and intervals of RocketMQ. ``options``: more options of both JVMs; ``tls``: files of who asks the name server, if
+    those make it speak TLS.
     """
 
     def __init__(
@@ -52,11 +54,15 @@ class StockBroker:
         *,
         is_measured: bool = False,
         conf: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+        tls: TlsFiles | None = None,
         **settings: str,
     ) -> None:
         self.version = version
         self.directory = directory
         self.settings = settings
+        self._options = options
+        self._tls = tls
         self._is_measured = is_measured
         self._conf = conf or {}
         self.name_port = 0
@@ -142,7 +148,7 @@ class StockBroker:
         home = str(self.directory / "home")
         command = [
             "java", "-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", *(() if self._is_measured else QUICK), *_OPENS,
-            f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", "-cp", self._classpath, main, "-c", conf,
+            f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", *self._options, "-cp", self._classpath, main, "-c", conf,
         ]  # fmt: skip
         with (self.directory / f"{part}.log").open("wb") as output:
             self._processes.append(
@@ -154,7 +160,8 @@ class StockBroker:
     def _wait_until_registered(self) -> None:
         def is_registered() -> bool:
             try:
-                return ask(self.name_port, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}).code == 0
+                wanted = {"topic": "TBW102"}
+                return ask(self.name_port, RequestCode.GET_ROUTEINFO_BY_TOPIC, wanted, tls=self._tls).code == 0
             except (OSError, ProtocolError):
                 return False
 
@@ -165,13 +172,15 @@ class StockBroker:
         wait_until(is_registered, f"RocketMQ {self.version} at its name server", START_SECONDS, unless=ended)
 
 
-def ask(port: int, code: int, ext: dict[str, object], body: bytes = b"") -> Request[dict[str, str]]:
+def ask(
+    port: int, code: int, ext: dict[str, object], body: bytes = b"", tls: TlsFiles | None = None
+) -> Request[dict[str, str]]:
     """One command over a connection of its own, and its answer.
 
     Raises:
-        OSError: nobody listens, the connection was closed, or no answer came in 5 s.
+        OSError: nobody listens, the connection was closed, no TLS, or no answer came in 5 s.
     """
-    with socket.create_connection((HOST, port), timeout=5) as connection:
+    with open_socket(Address(HOST, port), tls, 5, 5) as connection:
         connection.sendall(encode_request(code, 1, ext, body))
         splitter = FrameSplitter()
         while True:

@@ -84,8 +84,8 @@ REST: Walk = (
 )  # fmt: skip
 
 
-async def printed(broker: Served, home: Path, walk: Walk) -> list[str]:
-    """The output of each command; runs of blanks are one blank. ``home``: a directory for the tools' logs."""
+async def printed(broker: Served, home: Path, walk: Walk, *options: str) -> list[str]:
+    """The output of each command; runs of blanks are one blank. ``home``: a directory for the tools' logs; ``options``: of the JVM."""
     names, address = f"127.0.0.1:{broker.name_port}", f"127.0.0.1:{broker.port}"
     lines = []
     for command, _ in walk:
@@ -93,8 +93,8 @@ async def printed(broker: Served, home: Path, walk: Walk) -> list[str]:
         lines.append("\t".join((name, "-n", names, *(part.replace("BROKER", address) for part in arguments))))
     await asyncio.to_thread((home / "commands").write_text, "\n".join(lines))
     java = await asyncio.create_subprocess_exec(
-        "java", "-Xmx384m", *QUICK, f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}/logs", "-cp", tools_classpath(VERSION),
-        str(SOURCES / "Mqadmin.java"), str(home / "commands"),
+        "java", "-Xmx384m", *QUICK, f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}/logs", *options,
+        "-cp", tools_classpath(VERSION), str(SOURCES / "Mqadmin.java"), str(home / "commands"),
         cwd=home, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     try:

@@ -155,6 +155,11 @@ BLOCKS: Final[dict[str, Rows]] = {
         ('    reply = t.call("stock-try"', Not("as the program before it; tests/systems/test_tcc.py runs tries over messages")),
         ("from halfmq import Branch, Client", By(f"{_PROGRAMS}::test_cancels_of_a_lost_broker_are_taken_out")),
     ),
+    "docs/tls-java-notes.md": (
+        ("halfmq serve --data DATA", Not("a program of the reader; tests/compat/test_tls.py starts others, and mqadmin, with these options")),
+        ("tls.test.mode.enable=false", By("tests/compat/test_tls.py::test_the_stock_client_does_over_tls_what_it_does_without")),
+        ("tls.server.certPath=server.pem", By("tests/compat/test_tls.py::stock")),
+    ),
     "docs/transactions.md": (
         ("stateDiagram-v2", By("tests/unit/core/transaction/test_transactions_page.py::test_the_page_is_what_the_code_says")),
         ("halfmq tx limits orders --check-limit 15", _COMMANDS),

@@ -32,6 +32,11 @@ _OTHERS: Final = {
     "innodb_flush_log_at_trx_commit = 1": "MariaDB",
     'new TransactionMQProducer("shop", List.of("orders"))': "Java",
     "System.nanoTime() / 1000": "Java",
+    "-Dtls.server.mode=enforcing -Dtls.enable=true -Dtls.config.file=FILE": "options of Java",
+    "BEGIN PRIVATE KEY": "PEM",
+    "BEGIN EC PRIVATE KEY": "PEM",
+    "BEGIN RSA PRIVATE KEY": "PEM",
+    "check_hostname = False": "Python",
     '"paid || open"': "an expression of tags",
     "No module named 'halfmq'": "Python's own",
     "Expected `int`, got `str` - at `$.basket_id` ": "msgspec's",
@@ -51,7 +56,7 @@ _OTHERS: Final = {
     "transform(headers, h -> struct(h.key, unbase64(cast(h.value AS string)) AS value)) AS headers": "Spark SQL",
 }
 #: Beginnings of commands.
-_COMMANDS: Final = ("halfmq ", "--", "make ", "python ", "pip ", "mqadmin ", "ulimit ")
+_COMMANDS: Final = ("halfmq ", "--", "make ", "python ", "pip ", "mqadmin ", "openssl ", "ulimit ")
 
 
 def test_what_the_pages_quote_is_what_the_code_says() -> None:

@@ -188,9 +188,11 @@ class Listener(BoundPort):
                 log.info("a connection was lost while it began: %s", error)
                 accepted.close()
             else:  # its transport, which exists by now, closes the socket
-                times = self._log_throttle.times((host, type(error)))
+                # By reason: one that repeats, as of a client that connects again and again, must not hide another.
+                reason = _no_tls(error)
+                times = self._log_throttle.times((host, reason))
                 if times:
-                    log.warning("%s: no TLS with %s, %d times: %s", self._plan.name, host, times, _no_tls(error))
+                    log.warning("%s: no TLS with %s, %d times: %s", self._plan.name, host, times, reason)
         except asyncio.CancelledError:  # the port is closed
             if context is None:
                 accepted.close()
@@ -222,19 +224,30 @@ class Listener(BoundPort):
 def _no_tls(error: OSError) -> str:
     """Why a handshake failed."""
     if isinstance(error, ConnectionResetError):
-        return "it closed the connection, as clients do that do not trust the certificate"
+        return "it closed the connection, as clients do that do not trust the certificate, or that end"
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     reason = (error.reason if isinstance(error, ssl.SSLError) else "") or str(error) or type(error).__name__
-    hint = _WITHOUT_TLS.get(reason, "")
+    hint = _HINTS.get(reason, "")
     return reason.replace("_", " ").lower() + hint
 
 
-#: What a client without TLS looks like to OpenSSL.
-_WITHOUT_TLS: Final = dict.fromkeys(
-    ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"),
-    ": does the client speak TLS? It has to: rocketmqs:// in its url, tls.enable=true in Java",
-)
+#: What OpenSSL says of a client -> what it means.
+_HINTS: Final = {
+    **dict.fromkeys(
+        ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"),
+        ": does the client speak TLS? It has to: rocketmqs:// in its url, tls.enable=true in Java",
+    ),
+    # The second is what OpenSSL sends, the others Java.
+    **dict.fromkeys(
+        ("SSLV3_ALERT_CERTIFICATE_UNKNOWN", "TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_BAD_CERTIFICATE"),
+        ": the client does not trust the certificate; the CA is cafile in its url, tls.client.trustCertPath in Java",
+    ),
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": (
+        ": --tls-client-ca asks for one: certfile and keyfile in its url; in Java tls.client.certPath and tls.client.keyPath, with "
+        "tls.test.mode.enable=false"
+    ),
+}
 
 
 def _numeric(bound: socket.socket) -> str:
