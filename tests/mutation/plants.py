@@ -51,6 +51,14 @@ _FENCE: Final = "A fence stands."
 PLANTS: Final = (
     # --- 1, agreement
     Plant(
+        "known-id-counts-as-searched",
+        1,
+        "an id that memory forgets between the look at it and the decision is taken as a new one",
+        "broker/services/chosen_ids.py",
+        "            command = replace(command, searched_to=0, earlier=None)\n",
+        "            command = replace(command, searched_to=self._store.indexed_to, earlier=None)\n",
+    ),
+    Plant(
         "verdict-not-checked",
         1,
         "an opposite verdict is answered as if it had been given",
