@@ -4,7 +4,6 @@ import functools
 import logging
 import os
 import ssl
-import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -30,22 +29,21 @@ class TlsContext:
         self._files = files
         self._is_server = is_server
         self._clock = clock
-        self._lock = threading.Lock()
         self._stamp = self._stamp_now()
         self._looked_s = clock()
         self._context = self._load()
 
     def current(self) -> ssl.SSLContext:
         """For the next connection. Files that cannot be used are logged once, and the ones before them stay in use."""
-        with self._lock:
-            now = self._clock()
-            if now - self._looked_s >= LOOK_S:
-                self._looked_s = now
-                stamp = self._stamp_now()
-                if stamp != self._stamp:
-                    self._stamp = stamp
-                    self._load_again()
-            return self._context
+        # Without a lock, which a forked child could inherit locked: who is first looks, the others use what there is.
+        now = self._clock()
+        if now - self._looked_s >= LOOK_S:
+            self._looked_s = now
+            stamp = self._stamp_now()
+            if stamp != self._stamp:
+                self._stamp = stamp
+                self._load_again()
+        return self._context
 
     def _load_again(self) -> None:
         try:
