@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from halfmq.client.connector import TcpConnector
-from halfmq.model.address import Address
+from halfmq.model.address import Address, TlsFiles
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 
 @dataclass
 class Plan:
-    """Parameters of the load. Times in seconds, sizes in bytes, shares from 0 to 1; ``transactions_max`` 0: no limit."""
+    """Parameters of the load. Times in seconds, sizes in bytes, shares from 0 to 1; ``transactions_max`` 0: no limit; ``tls`` None: none."""
 
     topic: str = "BenchTx"
     group: str = "bench"
@@ -38,6 +38,7 @@ class Plan:
     warmup_seconds: float = 2.0
     transactions_max: int = 0
     seed: int = 1
+    tls: TlsFiles | None = None
 
 
 @dataclass
@@ -257,7 +258,7 @@ async def connect(plan: Plan, host: str, port: int) -> tuple[list[LoadConnection
     for number in range(plan.connections):
         threads = plan.threads // plan.connections + (number < plan.threads % plan.connections)
         connections.append(LoadConnection(plan, number, threads, counts, done))
-        await TcpConnector(None).connect(Address(host, port), lambda: connections[-1])
+        await TcpConnector(plan.tls).connect(Address(host, port), lambda: connections[-1])
     await asyncio.sleep(0.2)  # heartbeats are processed before the first half message, so that checks find a producer
     return connections, counts, finished
 
