@@ -169,7 +169,7 @@ def test_an_attempt_that_is_given_up_in_the_handshake_leaves_no_socket(new_loop:
             before = 0
             for _ in range(5):
                 with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.05):
+                    async with asyncio.timeout(0.05):  # real time: it is given up in the middle
                         await TcpConnector(TlsFiles()).connect(address, asyncio.Protocol)
                 before = before or len(os.listdir("/proc/self/fd"))  # the loop opens some for its first connection
             await until(lambda: len(os.listdir("/proc/self/fd")) <= before, "its sockets are closed")

@@ -16,7 +16,7 @@ import pytest
 from tests.support.certificates import Authority, Issued
 from tests.support.ports import free_port
 from tests.support.served import Served, starting
-from tests.support.waiting import wait_until
+from tests.support.waiting import soon, until, wait_until
 
 from halfmq import Client, ConnectError
 from halfmq.broker import listener
@@ -249,12 +249,10 @@ async def test_who_says_nothing_gives_its_place_back_or_is_served_without_tls(
     port.accept()
     reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
     if is_required:
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await soon(reader.read()) == b""
         assert not peers.connected
     else:
-        async with asyncio.timeout(5):
-            while not peers.connected:
-                await asyncio.sleep(0.01)
+        await until(lambda: peers.connected)
     writer.close()
     port.close()
     for peer in list(peers.connected.values()):
