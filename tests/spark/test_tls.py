@@ -98,7 +98,9 @@ def test_job(spark: Any, url: str, tmp_path: Path) -> None:
     assert all(str(tmp_path) not in line or "rocketmqs" not in line for line in said)
 
 
-def test_wrong_ca_is_said_at_once_by_source_and_sink(spark: Any, url: str, tmp_path: Path, authority: Authority) -> None:
+def test_wrong_ca_is_said_at_once_by_source_and_sink(
+    spark: Any, url: str, tmp_path: Path, authority: Authority
+) -> None:
     """At once: the time to wait for a broker is longer than that of a test."""
     other = Authority(tmp_path / "other").certificate
     wrong = url.replace(f"cafile={authority.certificate}", f"cafile={other}")

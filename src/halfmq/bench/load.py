@@ -24,7 +24,7 @@ COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 
 @dataclass
 class Plan:
-    """Parameters of the load. Times in seconds, sizes in bytes, shares from 0 to 1; ``transactions_max`` 0: no limit; ``tls`` None: none."""
+    """Parameters of the load. Times in seconds, sizes in bytes, shares from 0 to 1; ``transactions_max`` 0: no limit."""
 
     topic: str = "BenchTx"
     group: str = "bench"
@@ -38,6 +38,7 @@ class Plan:
     warmup_seconds: float = 2.0
     transactions_max: int = 0
     seed: int = 1
+    #: None: without TLS.
     tls: TlsFiles | None = None
 
 

@@ -98,9 +98,8 @@ async def test_probe_is_answered_while_others_do_not_end_what_was_closed(
             made.sendall(said)
             return made
 
-        lingering = []
-        for _ in range(2 * limits.HTTP_CONNECTIONS_MAX):
-            lingering.append(await asyncio.to_thread(ask, b"no HTTP\r\n\r\n"))
+        count = 2 * limits.HTTP_CONNECTIONS_MAX
+        lingering = [await asyncio.to_thread(ask, b"no HTTP\r\n\r\n") for _ in range(count)]
         assert len(door.connections) <= limits.HTTP_CONNECTIONS_MAX
         probe = await asyncio.to_thread(ask, HEALTH)
         assert (await asyncio.to_thread(probe.recv, 4096)).startswith(b"HTTP/1.1 200")

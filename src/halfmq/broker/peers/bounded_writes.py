@@ -1,9 +1,9 @@
 """Writes of a TLS connection, in parts: its transport does not keep the bounds that a plain one keeps.
 
-A TLS transport, of asyncio as of uvloop, encrypts all that is written at once, into memory of OpenSSL that grows with it and is freed when the
-connection ends. It passes it on to the socket's transport, whose buffer it does not count, so that a peer of which megabytes wait there is
-not told that it is full. Therefore a TLS transport gets parts of 64 KiB here, and none while it is full. It then keeps at most three of them,
-and the rest waits here, where it is counted.
+A TLS transport, of asyncio as of uvloop, encrypts all that is written at once, into memory of OpenSSL that grows with it and is freed when
+the connection ends. It passes it on to the socket's transport, whose buffer it does not count, so that a peer of which megabytes wait there
+is not told that it is full. Therefore a TLS transport gets parts of 64 KiB here, and none while it is full. It then keeps at most three of
+them, and the rest waits here, where it is counted.
 """
 
 import asyncio
