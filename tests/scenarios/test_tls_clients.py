@@ -65,7 +65,9 @@ def test_async_client_sends_transactions_consumes_and_answers_checks(new_loop: C
             mq.add_check("order.create", lambda check: Outcome.COMMIT)
             async with mq.begin("order.create") as tx:
                 tx.send(topic, b"committed")
-            await mq.prepare([compose(topic, b"checked")], name="order.create")  # and no verdict
+            await mq.prepare(
+                [compose(topic, b"checked")], tx_id=f"checked-{topic}", name="order.create"
+            )  # and no verdict
             async with mq.consumer(topic, group=f"readers-{topic}", start="earliest") as messages:
                 for _ in range(2):
                     message = await messages.get(30)

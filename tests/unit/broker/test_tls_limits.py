@@ -72,6 +72,7 @@ async def test_probe_is_answered_while_handshakes_hold_all_http_connections(
     async with serving_tls(tmp_path, server, http_port=0, tls_mode=mode) as running:
         assert running.ports.http is not None
         door = running.broker._http
+        assert door is not None
         flood = half_open(running.ports.http, limits.HTTP_CONNECTIONS_MAX, said)
         await until(lambda: len(door.connections) == limits.HTTP_CONNECTIONS_MAX)
         for _ in range(3):
@@ -91,6 +92,7 @@ async def test_probe_is_answered_while_others_do_not_end_what_was_closed(
     """TLS ends when the other end says so too."""
     async with serving_tls(tmp_path, server, http_port=0) as running:
         http, door = running.ports.http or 0, running.broker._http
+        assert door is not None
 
         def ask(said: bytes) -> ssl.SSLSocket:
             stream = socket.create_connection(("127.0.0.1", http))
@@ -257,10 +259,10 @@ def test_a_stop_waits_for_nobody_in_a_handshake_and_for_nobody_who_does_not_end(
                 open_until_the_end.enter_context(one)
         broker.process.send_signal(signal.SIGTERM)
         assert broker.process.wait(20) == 0
-    said = broker.log.read_text()
-    assert "stopped" in said
-    assert "Traceback" not in said
-    assert "Task" not in said
+    logged = broker.log.read_text()
+    assert "stopped" in logged
+    assert "Traceback" not in logged
+    assert "Task" not in logged
 
 
 @pytest.mark.slow
