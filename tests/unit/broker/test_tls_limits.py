@@ -20,6 +20,7 @@ from tests.support.served import Served, starting
 from tests.support.waiting import until, wait_until
 
 from halfmq import Client, limits
+from halfmq.broker import listener
 from halfmq.broker.config import TlsMode
 from halfmq.broker.peers.bounded_writes import PART_BYTES
 
@@ -279,3 +280,51 @@ def test_messages_of_maximum_size_go_both_ways_on_several_connections(
             with mq.consumer("large", group=f"reader{number}", start="earliest") as messages:
                 got = [messages.get(20) for _ in bodies]
             assert sorted(one.body for one in got if one) == sorted(bodies)
+
+
+def resident_bytes(broker: Served) -> int:
+    assert broker.process is not None
+    lines = Path(f"/proc/{broker.process.pid}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("RssAnon:"))) << 10
+
+
+@pytest.mark.slow
+def test_a_crowd_that_does_not_read_takes_the_memory_that_the_bound_says(
+    serve: Callable[..., Served], authority: Authority, trusted: ssl.SSLContext
+) -> None:
+    """Goal: the broker's event loop is another one than above. Method: 100 ask for one message of 4 MiB, and read nothing."""
+    bound = 64 << 20
+    broker = serve("--outgoing-bytes-max", str(bound))
+
+    async def fill() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port, ssl=trusted)
+        client = RawClient(reader, writer, 409)
+        assert (await client.send("large", os.urandom(limits.BODY_BYTES_MAX), unique="1" * 32)).code == 0
+        await client.close()
+
+    asyncio.run(fill())
+    with contextlib.ExitStack() as crowd, Client(url_of(broker, authority), group="g") as mq:
+        mq.send("orders", b"x")
+        before = resident_bytes(broker)
+        for _ in range(100):
+            stream = socket.socket()
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)  # the kernel's buffers are not what is tested
+            stream.connect(("127.0.0.1", broker.port))
+            one = crowd.enter_context(trusted.wrap_socket(stream, server_hostname="127.0.0.1"))
+            one.sendall(command(11, 1, pull_ext("large", "TOOLS_CONSUMER", 0, 0)))
+            mq.send("orders", b"x")
+        wait_until(lambda: "read nothing for longest were closed" in broker.log.read_text(), "some are closed")
+        assert resident_bytes(broker) < before + 2 * bound
+        mq.send("orders", b"x")
+
+
+async def test_a_closed_port_ends_handshakes(server: Issued, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(listener, "HANDSHAKE_S", 600.0)
+    async with serving_tls(tmp_path, server) as running:
+        peers, ports = running.broker._peers, running.broker._ports
+        flood = [one for said in (b"", BEGUN) for one in half_open(running.ports.broker, 3, said)]
+        await until(lambda: peers.places.taken == len(flood))
+        ports.begin_drain()
+        await until(lambda: peers.places.taken == 0)
+        for one in flood:
+            one.close()
