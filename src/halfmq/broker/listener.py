@@ -35,8 +35,10 @@ BACKLOG: Final = 1_024
 _ACCEPTS_MAX: Final = 64
 #: Delay after the machine failed to accept (no descriptors), s.
 _REST_S: Final = 1.0
-#: Minimum interval between two log lines with the number of rejected connections, s.
+#: Minimum interval between two log lines with the number of rejected connections, or about handshakes of one address, s; and a maximum of
+#: the latter over all addresses. As ``peers.peers``.
 _LOG_INTERVAL_S: Final = 10.0
+_LOGGED_TOGETHER_MAX: Final = 50
 #: Every address of this machine; and of each family.
 _EVERYWHERE: Final = ip_address("::")
 _WILDCARDS: Final = ("::", "0.0.0.0")  # noqa: S104 - what the operator asked for
@@ -125,6 +127,8 @@ class Listener(BoundPort):
         #: Of the tasks.
         self._beginning: set[Peer] = set()
         self._log_throttle = LogThrottle(loop.time, rest_s=_LOG_INTERVAL_S)
+        #: Of handshakes that failed, by address.
+        self._failed = LogThrottle(loop.time, rest_s=_LOG_INTERVAL_S, together_max=_LOGGED_TOGETHER_MAX)
         self._rest: asyncio.TimerHandle | None = None
 
     @property
@@ -205,7 +209,7 @@ class Listener(BoundPort):
                 log.info("a connection was lost while it began: %s", error)
                 accepted.close()
             else:  # its transport, which exists by now, closes the socket
-                times = self._log_throttle.times((host, type(error)))
+                times = self._failed.times((host, type(error)))
                 if times:
                     log.warning("%s: no TLS with %s, %d times: %s", self._plan.name, host, times, _no_tls(error))
         finally:

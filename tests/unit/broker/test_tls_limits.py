@@ -328,3 +328,30 @@ async def test_a_closed_port_ends_handshakes(server: Issued, monkeypatch: pytest
         await until(lambda: peers.places.taken == 0)
         for one in flood:
             one.close()
+
+
+async def test_lines_about_failed_handshakes_are_few_from_however_many_addresses(
+    server: Issued, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """As of the other mistakes of peers: decision 0030."""
+    async with serving_tls(tmp_path, server) as running:
+        for number in range(2, 82):
+            with socket.create_connection(
+                ("127.0.0.1", running.ports.broker), source_address=(f"127.0.0.{number}", 0)
+            ) as stream:
+                stream.setblocking(False)
+                await asyncio.get_running_loop().sock_sendall(stream, b"no TLS, and as long as a header")
+                await until(lambda: running.broker._peers.places.taken == 0 and _is_closed(stream))  # noqa: B023
+        lines = [text for text in caplog.messages if "no TLS with" in text]
+        assert 0 < len(lines) <= 50
+
+
+def _is_closed(stream: socket.socket) -> bool:
+    try:
+        while stream.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        pass
+    return True
