@@ -341,7 +341,7 @@ async def test_lines_about_failed_handshakes_are_few_from_however_many_addresses
             ) as stream:
                 stream.setblocking(False)
                 await asyncio.get_running_loop().sock_sendall(stream, b"no TLS, and as long as a header")
-                await until(lambda: running.broker._peers.places.taken == 0 and _is_closed(stream))  # noqa: B023
+                await until(lambda: running.broker._peers.places.taken == 0 and _is_closed(stream))
         lines = [text for text in caplog.messages if "no TLS with" in text]
         assert 0 < len(lines) <= 50
 
