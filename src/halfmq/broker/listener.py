@@ -208,7 +208,7 @@ class Listener(BoundPort):
             if context is None:
                 log.info("a connection was lost while it began: %s", error)
                 accepted.close()
-            else:  # its transport, which exists by now, closes the socket
+            elif peer.give_up is not None:  # its transport, which exists by now, closes the socket
                 times = self._failed.times((host, type(error)))
                 if times:
                     log.warning("%s: no TLS with %s, %d times: %s", self._plan.name, host, times, _no_tls(error))

@@ -375,7 +375,8 @@ class Peer(asyncio.Protocol):
         if self.is_open:
             self.transport.abort()
         elif self.give_up is not None:
-            self.give_up()
+            give_up, self.give_up = self.give_up, None
+            give_up()
 
     @property
     def can_go(self) -> bool:
