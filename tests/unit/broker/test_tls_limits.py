@@ -194,8 +194,9 @@ async def test_a_connection_that_is_closed_sends_what_waits_and_is_served_no_mor
         peers = running.broker._peers
         await until(lambda: any(peer.is_full for peer in peers.connected.values()))
         (peer,) = (peer for peer in peers.connected.values() if peer.is_full)
-        waits = peer.transport.get_write_buffer_size()
-        assert waits > PART_BYTES
+        assert peer.transport.get_write_buffer_size() > PART_BYTES
+        writer.write(command(11, 9, pull_ext("T", "TOOLS_CONSUMER", 0, 0)))  # is not read any more
+        await until(lambda: peer.transport._below._ssl_protocol._incoming.pending)
         peer.close()
         assert peer.transport.is_closing()
         (length,) = struct.unpack(">I", await reader.readexactly(4))
