@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from halfmq.client.blocking import Connections, NameServers, Unavailable
-from halfmq.model.address import Address
+from halfmq.model.address import Address, ServerUrl
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_response
 from halfmq.wire.remoting.route import BrokerData, Route, encode_cluster_info, encode_route
@@ -33,7 +33,7 @@ class NameService:
             queues = []
             topics: set[str] = set()
             for name, port in sorted(self.brokers.items()):
-                asked = NameServers([Address("127.0.0.1", port)], connections)
+                asked = NameServers(ServerUrl((Address("127.0.0.1", port),)), connections)
                 try:
                     ((_, data),) = asked.registered().items()
                     route = (

@@ -8,7 +8,7 @@ import pytest
 
 from halfmq.cli.requests import AT_ONCE_MAX, ask, ask_each
 from halfmq.errors import ConnectError, ProtocolError, RequestFailed, SendTimeout
-from halfmq.model.address import Address
+from halfmq.model.address import Address, ServerUrl
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import decode, encode_request, encode_response
 
@@ -25,7 +25,7 @@ def asked_of(behave: Callable[[socket.socket, bytes], None]) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            answer = ask(Address(*listener.getsockname()), 29_003, {"txId": "T"}, 0.5)
+            answer = ask(ServerUrl((Address(*listener.getsockname()),)), 29_003, {"txId": "T"}, 0.5)
             assert (answer.code, answer.remark) == (22, "why not")
         finally:
             thread.join()
@@ -44,7 +44,7 @@ def test_nobody_there_is_not_asked() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ConnectError):
-        ask(Address("127.0.0.1", port), 1, {}, 0.5)
+        ask(ServerUrl((Address("127.0.0.1", port),)), 1, {}, 0.5)
 
 
 def test_silence_and_a_lost_connection_leave_the_outcome_open() -> None:
@@ -87,7 +87,7 @@ def test_many_questions_go_over_one_connection_and_answers_come_in_their_order()
         thread.start()
         count = 3 * AT_ONCE_MAX
         exts = [{"txId": str(number)} for number in range(count)]
-        answers = list(ask_each(Address(*listener.getsockname()), 29_004, exts, 5))
+        answers = list(ask_each(ServerUrl((Address(*listener.getsockname()),)), 29_004, exts, 5))
         thread.join()
     assert [answer.ext["of"] for answer in answers] == [str(number) for number in range(count)]
     assert connections == 1

@@ -9,7 +9,7 @@ from tests.support.scripted_server import ScriptedServer
 from halfmq.client import blocking
 from halfmq.client.blocking import Connection, Connections, NameServers, Unavailable
 from halfmq.errors import ProtocolError
-from halfmq.model.address import Address
+from halfmq.model.address import Address, ServerUrl
 from halfmq.wire.remoting.header import encode_response
 from halfmq.wire.remoting.route import BrokerData, encode_cluster_info
 
@@ -125,7 +125,7 @@ def test_name_servers_are_asked_in_turn_until_one_knows_a_broker() -> None:
     connections = Connections(None)
     try:
         servers = [Address("127.0.0.1", port) for port in (silent, empty.port, knowing.port)]
-        names = NameServers(servers, connections)
+        names = NameServers(ServerUrl(tuple(servers)), connections)
         assert str(names) == f"rocketmq://127.0.0.1:{silent};127.0.0.1:{empty.port};127.0.0.1:{knowing.port}"
         for _ in range(2):
             assert names.registered()["b"].master == ("127.0.0.1", 10911)

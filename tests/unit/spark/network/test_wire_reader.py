@@ -111,7 +111,7 @@ def test_the_offsets_of_all_queues_of_a_stock_broker_are_requested_before_the_fi
     monkeypatch.setattr(Connections, "send", lambda *given: (done.append("sent"), send(*given))[1])
     monkeypatch.setattr(Connections, "receive", lambda *given: (done.append("received"), receive(*given))[1])
     address, connections = Address("127.0.0.1", broker.server.port), Connections(None)
-    bounds = RocketmqBounds(NameServers([address], connections), connections, Attempts())
+    bounds = RocketmqBounds(NameServers(ServerUrl((address,)), connections), connections, Attempts())
     assert bounds._offsets(address, RequestCode.GET_MAX_OFFSET, "orders", 4) == [10] * 4
     assert done == ["sent"] * 4 + ["received"] * 4
     broker.refuse = [ResponseCode.NO_PERMISSION]
@@ -302,7 +302,7 @@ def test_all_name_servers_that_do_not_respond_are_named() -> None:
 def test_the_name_server_that_responded_is_asked_first_from_then_on(broker: Broker) -> None:
     connections = Connections(None)
     dead, alive = Address("127.0.0.1", free_port()), Address("127.0.0.1", broker.server.port)
-    servers = NameServers([dead, alive], connections)
+    servers = NameServers(ServerUrl((dead, alive)), connections)
     assert servers.topics() == ("orders",)
     assert servers._server == 1
     connections.close()
