@@ -130,7 +130,7 @@ def test_name_servers_are_asked_in_turn_until_one_knows_a_broker() -> None:
         for _ in range(2):
             assert names.registered()["b"].master == ("127.0.0.1", 10911)
         assert (len(empty.requests), len(knowing.requests)) == (1, 2)  # who knew last is asked first
-        assert NameServers(servers[:2], connections).registered() == {}
+        assert NameServers(ServerUrl(tuple(servers[:2])), connections).registered() == {}
     finally:
         connections.close()
         empty.close()

@@ -33,10 +33,10 @@ class Watch:
         self._in_flight = 0
         opened, send, head = RawConnection.open, raw_reader.RawReader._send, RawConnection.head
 
-        def open_(address: Any) -> RawConnection:
+        def open_(address: Any, tls: Any) -> RawConnection:
             self.opened += 1
             self._in_flight = 0
-            return opened(address)
+            return opened(address, tls)
 
         def sent(reader: Any, connection: Any, wanted: Any) -> None:
             self._in_flight += 1
