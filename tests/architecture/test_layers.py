@@ -22,7 +22,7 @@ def imports_of(path: Path) -> set[str]:
 
 
 #: What ``core``, ``wire`` and ``model`` may import besides halfmq: nothing here calls the operating system or reads a clock.
-#: ``importlib`` is for the optional packages of ``wire/remoting/compression.py``.
+#: ``importlib`` is for the optional packages of ``wire/remoting/compression.py``. ``urllib.parse`` is, and the rest of ``urllib`` is not.
 PURE = {
     "base64", "bisect", "collections", "dataclasses", "enum", "functools", "heapq", "hmac", "importlib", "ipaddress", "itertools", "msgspec",
     "operator", "re", "struct", "typing", "urllib.parse", "zlib", "zlib_ng",

@@ -35,6 +35,7 @@ _PROGRAMS: Final = "tests/documents/test_programs.py"
 _COMMANDS: Final = By("tests/documents/test_commands.py::test_the_commands_do_what_the_page_says")
 _OUTBOX: Final = "tests/documents/test_outbox_page.py"
 _RECOVERY: Final = "tests/documents/test_recovery_page.py"
+_TLS: Final = "tests/documents/test_tls_page.py"
 _SPARK: Final = By("tests/spark/test_documents.py::test_the_programs_run")
 _JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_run")
 _EVENTS: Final = By("tests/documents/test_quotations.py::test_what_the_pages_quote_is_what_the_code_says")
@@ -155,10 +156,18 @@ BLOCKS: Final[dict[str, Rows]] = {
         ('    reply = t.call("stock-try"', Not("as the program before it; tests/systems/test_tcc.py runs tries over messages")),
         ("from halfmq import Branch, Client", By(f"{_PROGRAMS}::test_cancels_of_a_lost_broker_are_taken_out")),
     ),
-    "docs/tls-java-notes.md": (
+    "docs/tls-java.md": (
         ("halfmq serve --data DATA", Not("a program of the reader; tests/compat/test_tls.py starts others, and mqadmin, with these options")),
         ("tls.test.mode.enable=false", By("tests/compat/test_tls.py::test_the_stock_client_does_over_tls_what_it_does_without")),
         ("tls.server.certPath=server.pem", By("tests/compat/test_tls.py::stock")),
+    ),
+    "docs/tls.md": (
+        ("openssl req -x509", By(f"{_TLS}::test_the_commands_and_the_program_run")),
+        ("rocketmqs://HOST", Not("the form of a URL; tests/unit/model/test_address.py parses each")),
+        ("import ssl", By(f"{_TLS}::test_the_commands_and_the_program_run")),
+        ("openssl req -newkey", By(f"{_TLS}::test_the_commands_and_the_program_run")),
+        ("halfmq serve", By(f"{_TLS}::test_the_commands_and_the_program_run")),
+        ("rocketmq://USER@HOST", Not("the form of a URL; tests/compat/test_acl.py uses one")),
     ),
     "docs/transactions.md": (
         ("stateDiagram-v2", By("tests/unit/core/transaction/test_transactions_page.py::test_the_page_is_what_the_code_says")),

@@ -19,7 +19,7 @@ import msgspec
 from sqlalchemy import Engine, func, select, text
 
 from halfmq.cli.requests import ask
-from halfmq.model.address import Address
+from halfmq.model.address import Address, ServerUrl
 from halfmq.runtime.disk import RealDisk
 from halfmq.testing.history.checker import check_files
 from halfmq.testing.history.events import Local, Settled
@@ -256,7 +256,9 @@ class Cutter:
 def make_topics(plan: Plan) -> None:
     for topic in TOPICS:
         fields = {"topic": topic, "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES), "perm": "6"}
-        answer = ask(Address("127.0.0.1", plan.broker_port), RequestCode.UPDATE_AND_CREATE_TOPIC, fields, 5.0)
+        answer = ask(
+            ServerUrl((Address("127.0.0.1", plan.broker_port),)), RequestCode.UPDATE_AND_CREATE_TOPIC, fields, 5.0
+        )
         assert answer.code == 0, answer
 
 

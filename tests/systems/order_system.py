@@ -17,7 +17,7 @@ from halfmq import AsyncClient, Client
 from halfmq.cli.requests import ask
 from halfmq.client.admin import queue_bounds
 from halfmq.errors import TopicNotFound
-from halfmq.model.address import Address
+from halfmq.model.address import Address, ServerUrl
 from halfmq.wire.remoting.codes import RequestCode
 from tests.documents.pages import ROOT
 from tests.support.served import Served
@@ -49,7 +49,9 @@ class System:
             database.create()
         for topic in map(config.topic, MESSAGES):
             fields = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
-            answer = ask(Address("127.0.0.1", port), RequestCode.UPDATE_AND_CREATE_TOPIC, fields, PATIENCE_S)
+            answer = ask(
+                ServerUrl((Address("127.0.0.1", port),)), RequestCode.UPDATE_AND_CREATE_TOPIC, fields, PATIENCE_S
+            )
             assert answer.code == 0, answer
 
     @contextlib.contextmanager

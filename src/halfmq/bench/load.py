@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from halfmq.client.connector import TcpConnector
-from halfmq.model.address import Address
+from halfmq.model.address import Address, TlsFiles
 
 T = TypeVar("T")
 
@@ -38,6 +38,8 @@ class Plan:
     warmup_seconds: float = 2.0
     transactions_max: int = 0
     seed: int = 1
+    #: None: without TLS.
+    tls: TlsFiles | None = None
 
 
 @dataclass
@@ -257,7 +259,7 @@ async def connect(plan: Plan, host: str, port: int) -> tuple[list[LoadConnection
     for number in range(plan.connections):
         threads = plan.threads // plan.connections + (number < plan.threads % plan.connections)
         connections.append(LoadConnection(plan, number, threads, counts, done))
-        await TcpConnector(None).connect(Address(host, port), lambda: connections[-1])
+        await TcpConnector(plan.tls).connect(Address(host, port), lambda: connections[-1])
     await asyncio.sleep(0.2)  # heartbeats are processed before the first half message, so that checks find a producer
     return connections, counts, finished
 

@@ -10,14 +10,17 @@ needs them. Every accepted socket is counted before the next one is accepted.
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple, Protocol
 
+from halfmq.broker.peers.bounded_writes import BoundedWrites
 from halfmq.broker.peers.peer import Peer
 from halfmq.broker.peers.peers import Admit, Rejected
 from halfmq.errors import EnvironmentFailed, PortTaken
@@ -32,8 +35,10 @@ BACKLOG: Final = 1_024
 _ACCEPTS_MAX: Final = 64
 #: Delay after the machine failed to accept (no descriptors), s.
 _REST_S: Final = 1.0
-#: Minimum interval between two log lines with the number of rejected connections, s.
+#: Minimum interval between two log lines with the number of rejected connections, or about handshakes of one address, s; and a maximum of
+#: the latter over all addresses. As ``peers.peers``.
 _LOG_INTERVAL_S: Final = 10.0
+_LOGGED_TOGETHER_MAX: Final = 50
 #: Every address of this machine; and of each family.
 _EVERYWHERE: Final = ip_address("::")
 _WILDCARDS: Final = ("::", "0.0.0.0")  # noqa: S104 - what the operator asked for
@@ -41,6 +46,8 @@ _WILDCARDS: Final = ("::", "0.0.0.0")  # noqa: S104 - what the operator asked fo
 _PORTS_TRIED: Final = 8
 #: Time for a TLS handshake, and for the first byte that tells whether there is one, s. A connection has its place meanwhile.
 HANDSHAKE_S: Final = 10.0
+#: Time for what a closed connection has yet to send, and for the other end to say that it has ended, s. It has its place meanwhile.
+SHUTDOWN_S: Final = 5.0
 #: The first byte of a TLS handshake (RFC 8446, 5.1). Nothing else that a front door reads begins with it.
 _HANDSHAKE: Final = b"\x16"
 #: Errors that exclude one of several addresses of a name: this machine does not have that address family.
@@ -117,7 +124,11 @@ class Listener(BoundPort):
         self._plan = plan
         self._sockets = dict(sockets)
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Of the tasks.
+        self._beginning: set[Peer] = set()
         self._log_throttle = LogThrottle(loop.time, rest_s=_LOG_INTERVAL_S)
+        #: Of handshakes that failed, by address.
+        self._failed = LogThrottle(loop.time, rest_s=_LOG_INTERVAL_S, together_max=_LOGGED_TOGETHER_MAX)
         self._rest: asyncio.TimerHandle | None = None
 
     @property
@@ -148,9 +159,9 @@ class Listener(BoundPort):
                 self._loop.remove_reader(listening)
             listening.close()
         self._sockets.clear()
-        if self._plan.tls is not None:
-            for handshake in self._tasks:
-                handshake.cancel()
+        for peer in self._beginning:
+            if not peer.is_open:
+                peer.abort()
 
     def _arrived(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS_MAX):
@@ -169,6 +180,9 @@ class Listener(BoundPort):
                 if refused:
                     log.warning("%s: %d refused", peer.why, refused)
             else:
+                self._beginning.add(peer)
+                if self._plan.tls is not None:
+                    peer.give_up = partial(_shut, accepted)
                 task = self._loop.create_task(self._welcome(accepted, peer, host))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -180,23 +194,29 @@ class Listener(BoundPort):
             tls = self._plan.tls
             if tls is not None and (tls.is_required or await self._begins_handshake(accepted)):
                 context = tls.context.current()
-            await self._loop.connect_accepted_socket(
-                lambda: peer, accepted, ssl=context, ssl_handshake_timeout=None if context is None else HANDSHAKE_S
-            )
+            if context is None:
+                await self._loop.connect_accepted_socket(lambda: peer, accepted)
+            else:
+                await self._loop.connect_accepted_socket(
+                    lambda: BoundedWrites(peer),
+                    accepted,
+                    ssl=context,
+                    ssl_handshake_timeout=HANDSHAKE_S,
+                    ssl_shutdown_timeout=SHUTDOWN_S,
+                )
         except OSError as error:
             if context is None:
                 log.info("a connection was lost while it began: %s", error)
                 accepted.close()
-            else:  # its transport, which exists by now, closes the socket
+            elif peer.give_up is not None:  # its transport, which exists by now, closes the socket
                 # By reason: one that repeats, as of a client that connects again and again, must not hide another.
                 reason = _no_tls(error)
-                times = self._log_throttle.times((host, reason))
+                times = self._failed.times((host, reason))
                 if times:
                     log.warning("%s: no TLS with %s, %d times: %s", self._plan.name, host, times, reason)
-        except asyncio.CancelledError:  # the port is closed
-            if context is None:
-                accepted.close()
         finally:
+            peer.give_up = None
+            self._beginning.discard(peer)
             peer.begun()
 
     async def _begins_handshake(self, accepted: socket.socket) -> bool:
@@ -219,6 +239,12 @@ class Listener(BoundPort):
         for listening in self._sockets:
             self._loop.remove_reader(listening)
         self._rest = self._loop.call_later(_REST_S, self.accept)
+
+
+def _shut(accepted: socket.socket) -> None:
+    """End a handshake, at whatever it is: it fails as if the client had closed the connection."""
+    with contextlib.suppress(OSError):
+        accepted.shutdown(socket.SHUT_RDWR)
 
 
 def _no_tls(error: OSError) -> str:

@@ -124,7 +124,7 @@ TABLE: Final = (
             "broker.peers.connection_admission:ConnectionAdmission._address",
             "broker.peers.connection_admission:ConnectionAdmission._of_address", "broker.peers.connection_admission:ConnectionAdmission._quiet",
             "broker.peers.connection_admission:ConnectionAdmission._asked", "broker.http.door:HttpFrontDoor.connections",
-            "broker.listener:Listener._tasks",
+            "broker.listener:Listener._tasks", "broker.listener:Listener._beginning", "broker.peers.peers:Peers._beginning",
         ),
     ),
     PeerState(
@@ -159,7 +159,7 @@ TABLE: Final = (
     ),
     PeerState(
         "response that is not read", "its connection; all connections", "`--outgoing-bytes-max`", "it is read, or the connection is closed",
-        ("broker.peers.peer:Peer._out", "broker.peers.outgoing_bytes:OutgoingBytes._full"),
+        ("broker.peers.peer:Peer._out", "broker.peers.outgoing_bytes:OutgoingBytes._full", "broker.peers.bounded_writes:BoundedWrites._left"),
     ),
     PeerState(
         "waiting pull", "all connections", "`HELD_BYTES_MAX`: then the oldest is answered", "a message, `PULL_SUSPEND_MAX_MS`, or its connection",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Self
 
 from halfmq import limits
-from halfmq.client.connector import LOST_HINT, Exchange, cannot_connect, decode, open_socket
+from halfmq.client.connector import LOST_HINT, Exchange, cannot_connect, decode, is_certificates_fault, open_socket
 from halfmq.client.credentials import Credentials, credentials_of
 from halfmq.client.refusals import is_temporary, refused
 from halfmq.errors import ProtocolError
@@ -37,6 +37,10 @@ class Unavailable(Exception):
     """
 
 
+class NotTrusted(Unavailable):
+    """TLS failed by a certificate, the server's or ours, which does not pass by itself: nobody should wait. Another server may do."""
+
+
 class _Line:
     """A socket that sends numbered requests. The caller must close it, also after an error: a late response may still arrive."""
 
@@ -53,7 +57,7 @@ class _Line:
         """Connect. ``timeout_s``: for connecting and for each response; else the usual ones.
 
         Raises:
-            Unavailable: the connection failed.
+            Unavailable: the connection failed; NotTrusted: by a certificate.
             EnvironmentFailed: a file cannot be used.
             UsageError: there is a user without a secret.
         """
@@ -61,8 +65,6 @@ class _Line:
         connect_s, answer_s = (CONNECT_S, ANSWER_S) if timeout_s is None else (timeout_s, timeout_s)
         try:
             return cls(address, open_socket(address, security.tls, connect_s, answer_s), credentials)
-        except ssl.SSLError as error:
-            raise Unavailable(str(cannot_connect(address, error))) from error
         except OSError as error:
             raise _broken(address, error) from error
 
@@ -275,7 +277,8 @@ class Connections:
 class NameServers:
     """The name servers of one installation, asked in turn. ``connections`` are the caller's, who closes them.
 
-    Methods raise Unavailable if none responds, or one refuses for the moment, RequestFailed if one refuses for good.
+    Methods raise Unavailable if none responds, or one refuses for the moment, NotTrusted if TLS with each fails by a certificate,
+    RequestFailed if one refuses for good.
     """
 
     def __init__(self, url: ServerUrl, connections: Connections) -> None:
@@ -320,14 +323,15 @@ class NameServers:
 
     def _ask(self, code: int, fields: dict[str, object]) -> Answer:
         """Send the request to the server that responded last, else to the others."""
-        reasons = []
+        reasons: list[Unavailable] = []
         for _ in self._servers:
             try:
                 return self._connections.ask(self._servers[self._server], code, fields)
             except Unavailable as reason:
-                reasons.append(str(reason))
+                reasons.append(reason)
                 self._turn()
-        raise Unavailable("; ".join(reasons))
+        is_trusted = any(not isinstance(reason, NotTrusted) for reason in reasons)
+        raise (Unavailable if is_trusted else NotTrusted)("; ".join(map(str, reasons)))
 
     def _turn(self) -> None:
         self._server = (self._server + 1) % len(self._servers)
@@ -349,4 +353,6 @@ def check_success(answer: Answer, what: str) -> None:
 
 
 def _broken(address: Address, error: OSError) -> Unavailable:
+    if isinstance(error, ssl.SSLError):  # also at a response: so a server rejects the certificate of a client
+        return (NotTrusted if is_certificates_fault(error) else Unavailable)(str(cannot_connect(address, error)))
     return Unavailable(f"{address}: {error or type(error).__name__}")

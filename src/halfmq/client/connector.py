@@ -87,12 +87,25 @@ def cannot_connect(address: Address, error: OSError) -> ConnectError:
         return ConnectError(text, hint=hint)
     if isinstance(error, ssl.SSLError):
         reason = (error.reason or text).replace("_", " ").lower()
-        return ConnectError(
-            f"no TLS with {address}: {reason}", hint="does it speak TLS on this port? without: rocketmq://"
-        )
+        hint = "does it speak TLS on this port? without: rocketmq://"
+        if is_certificates_fault(error):
+            hint = "the server accepts clients with a certificate of its CA: rocketmqs://host:port?certfile=FILE&keyfile=FILE"
+        return ConnectError(f"no TLS with {address}: {reason}", hint=hint)
     return ConnectError(f"no connection to {address}: {text}", hint=hint)
 
 
+def is_certificates_fault(error: OSError) -> bool:
+    """Whether TLS failed by a certificate, the server's or ours. Another attempt fails like this one."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return True
+    return isinstance(error, ssl.SSLError) and (error.reason or "").endswith(_ALERTS)
+
+
+#: Ends of the names of alerts by which a server rejects our certificate, or its absence (RFC 8446, 6.2).
+_ALERTS: Final = (
+    "ALERT_BAD_CERTIFICATE", "ALERT_UNSUPPORTED_CERTIFICATE", "ALERT_CERTIFICATE_REVOKED", "ALERT_CERTIFICATE_EXPIRED",
+    "ALERT_CERTIFICATE_UNKNOWN", "ALERT_UNKNOWN_CA", "ALERT_CERTIFICATE_REQUIRED",
+)  # fmt: skip
 #: OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH, _EMAIL_, _IP_ADDRESS_.
 _OTHER_NAME: Final = (62, 63, 64)
 _OPAQUE_MASK: Final = 0x7FFFFFFF

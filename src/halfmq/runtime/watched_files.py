@@ -2,7 +2,6 @@
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
@@ -27,22 +26,21 @@ class Watched(Generic[T]):
         self._files = tuple(filter(None, files))
         self._make = make
         self._clock = clock
-        self._lock = threading.Lock()
         self._stamp = self._stamp_now()
         self._looked_s = clock()
         self._made = make()
 
     def current(self) -> T:
         """What the files say now. Files that cannot be used are logged once, and what was made of those before them stays in use."""
-        with self._lock:
-            now = self._clock()
-            if now - self._looked_s >= LOOK_S:
-                self._looked_s = now
-                stamp = self._stamp_now()
-                if stamp != self._stamp:
-                    self._stamp = stamp
-                    self._make_again()
-            return self._made
+        # Without a lock, which a forked child could inherit locked: who is first looks, the others use what there is.
+        now = self._clock()
+        if now - self._looked_s >= LOOK_S:
+            self._looked_s = now
+            stamp = self._stamp_now()
+            if stamp != self._stamp:
+                self._stamp = stamp
+                self._make_again()
+        return self._made
 
     def _make_again(self) -> None:
         try:

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from halfmq.client.blocking import Unavailable
+from halfmq.client.blocking import NotTrusted, Unavailable
 from halfmq.client.log import logger
-from halfmq.errors import ConnectError
+from halfmq.errors import ConnectError, EnvironmentFailed
 
 T = TypeVar("T")
 
@@ -35,12 +35,15 @@ class RetryDeadline:
 
         Raises:
             ConnectError: the time has passed; the text contains ``what`` and the last reason.
+            EnvironmentFailed: a certificate is not trusted, which takes a person and not time.
         """
         pause = _PAUSE_FIRST_S
         deadline = self._clock() + self._timeout_s
         while True:
             try:
                 return attempt()
+            except NotTrusted as reason:
+                raise EnvironmentFailed(f"{what}: {reason}") from reason
             except Unavailable as reason:
                 left = deadline - self._clock()
                 if left <= 0:

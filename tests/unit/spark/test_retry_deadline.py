@@ -2,8 +2,8 @@
 
 import pytest
 
-from halfmq.client.blocking import Unavailable
-from halfmq.errors import ConnectError
+from halfmq.client.blocking import NotTrusted, Unavailable
+from halfmq.errors import ConnectError, EnvironmentFailed
 from halfmq.spark.retry_deadline import Attempts, RetryDeadline
 
 
@@ -78,3 +78,15 @@ def test_at_most_a_fifth_of_the_time_is_spent_on_a_broker_that_does_not_respond(
     clock.now += 15
     assert attempts.of("a", lambda: "back") == "back"
     assert attempts.of("a", lambda: "still") == "still"
+
+
+def test_a_certificate_that_is_not_trusted_is_not_waited_for() -> None:
+    clock = Clock()
+
+    def attempt() -> None:
+        raise NotTrusted("no TLS with h:1 (give the CA of the server)")
+
+    with pytest.raises(EnvironmentFailed, match=r"broker: no TLS with h:1 \(give the CA") as caught:
+        retry_deadline(clock, 120_000).until(attempt, "broker")
+    assert clock.pauses == []
+    assert not caught.value.retriable

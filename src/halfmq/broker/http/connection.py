@@ -64,11 +64,16 @@ class HttpConnection(Peer):
         self._deadline: asyncio.TimerHandle | None = None
         #: Loop time of the last response, or of the begin, s.
         self.answered_at = 0.0
+        self._is_given_up = False
 
     @property
     def is_closing(self) -> bool:
         """It was closed, and has not ended yet."""
-        return self.is_open and self.transport.is_closing()
+        return self._is_given_up or (self.is_open and self.transport.is_closing())
+
+    def abort(self) -> None:
+        self._is_given_up = True
+        super().abort()
 
     @property
     def is_served(self) -> bool:

@@ -1,5 +1,6 @@
 """The HTTP front door: admission of connections, and resources by path."""
 
+import asyncio
 from collections.abc import Callable, Collection
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
@@ -50,13 +51,18 @@ class HttpFrontDoor:
         ):  # in one turn of the loop: the last ones are still closing
             return Rejected(f"HTTP connections: more than {limits.HTTP_CONNECTIONS_MAX} began at once")
         staying = [one for one in self.connections if not one.is_closing]
+        closing = self.connections.difference(staying)
+        if len(closing) >= limits.HTTP_CONNECTIONS_MAX // 2:
+            for one in closing:  # with TLS they may wait for the end that the client has to say
+                one.abort()
         if len(staying) >= limits.HTTP_CONNECTIONS_MAX:
-            begun = [one for one in staying if one.is_open]
-            if not begun:
+            can_go = [one for one in staying if one.can_go]
+            if not can_go:
                 return Rejected(f"HTTP connections: limit of {limits.HTTP_CONNECTIONS_MAX} reached")
-            oldest = min(begun, key=lambda one: (one.is_served, one.answered_at))
-            oldest.transport.abort()
+            oldest = min(can_go, key=lambda one: (one.is_served, one.answered_at, one.number))
+            oldest.abort()
         connection = HttpConnection(self._peers, self._serve, self.connections.discard)
+        connection.answered_at = asyncio.get_running_loop().time()
         self.connections.add(connection)
         return connection
 

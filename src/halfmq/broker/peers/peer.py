@@ -66,6 +66,7 @@ class Peer(asyncio.Protocol):
         "address",
         "born_host",
         "generation",
+        "give_up",
         "is_full",
         "is_open",
         "later_bytes",
@@ -94,6 +95,8 @@ class Peer(asyncio.Protocol):
         #: ``Peers.generation`` at its last read.
         self.generation = peers.generation
         self.transport: asyncio.Transport
+        #: Ends a connection that is admitted and has not begun, since its handshake goes on. None: it begins in a moment.
+        self.give_up: Callable[[], None] | None = None
         #: Set by a subclass that calls ``_take``.
         self._handle: Handle
         self._out: list[bytes | bytearray | memoryview] = []
@@ -367,9 +370,18 @@ class Peer(asyncio.Protocol):
         return max(left, self._largest) + self._cost_of_later(), left
 
     def abort(self) -> None:
-        """Close without waiting until responses are sent."""
+        """Close without waiting until responses are sent, or until it has begun."""
         self._later.clear()
-        self.transport.abort()
+        if self.is_open:
+            self.transport.abort()
+        elif self.give_up is not None:
+            give_up, self.give_up = self.give_up, None
+            give_up()
+
+    @property
+    def can_go(self) -> bool:
+        """Whether ``abort`` closes it: it has begun, or its handshake goes on."""
+        return self.is_open or self.give_up is not None
 
     def stop_reading(self) -> None:
         """Stop reading until ``read_again``."""

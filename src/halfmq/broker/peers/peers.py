@@ -73,6 +73,8 @@ class Peers:
         #: Called with each peer that reads again.
         self.on_drained: Callable[[Peer], None] = lambda peer: None
         self.connected: dict[int, Peer] = {}
+        #: Admitted ones that have not begun, for their places.
+        self._beginning: dict[int, Peer] = {}
         #: Number of requests that services keep until another one was served.
         self.waiting = 0
         self._loop = loop
@@ -99,23 +101,26 @@ class Peers:
         if refusal is None:
             peer = make(self.next_number())
             places.take(peer.number, host)
+            self._beginning[peer.number] = peer
             return peer
         number = places.operators_place()
-        in_its_place = self.connected.get(number or 0)
-        if number is None or (number and in_its_place is None):
+        in_its_place = self.connected.get(number or 0) or self._beginning.get(number or 0)
+        if number is None or (number and (in_its_place is None or not in_its_place.can_go)):
             return Rejected(places.text_of(refusal, host))
         if self.log_throttle.is_due(refusal):
             whose = "all places" if refusal is Refusal.ALL else f"all places of {host}"
             log.warning("%s for clients are taken: further ones may only send operators' commands", whose)
         if in_its_place is not None:
             places.free(in_its_place.number)
-            in_its_place.transport.abort()
+            in_its_place.abort()
         peer = make(self.next_number())
         places.take_operators(peer.number, host)
+        self._beginning[peer.number] = peer
         return peer
 
     def opened(self, peer: Peer) -> None:
         """It is connected, and is read from if ``intake`` allows it."""
+        self._beginning.pop(peer.number, None)
         self.connected[peer.number] = peer
         if self.intake.stops(peer):
             peer.stop_reading()
@@ -125,6 +130,7 @@ class Peers:
         self.unfinished_frames.gone(peer.number)
         self.places.free(peer.number)
         self.outgoing.gone(peer.number)
+        self._beginning.pop(peer.number, None)
         if self.connected.pop(peer.number, None) is not None:
             self.on_gone(peer.number)
 

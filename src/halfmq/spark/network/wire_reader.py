@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from halfmq import limits
-from halfmq.client.blocking import Answer, Connections, NameServers, Unavailable, check_success
+from halfmq.client.blocking import Answer, Connections, NameServers, NotTrusted, Unavailable, check_success
 from halfmq.client.log import logger
 from halfmq.client.refusals import RETRIABLE
 from halfmq.errors import ProtocolError, UsageError
@@ -328,6 +328,8 @@ class WireReader:
                 ask = partial(self._position, address, self._topics)
                 at = self._attempts.of(name, ask) if len(asked) > 1 else ask()
             except Unavailable as reason:
+                if len(asked) == 1 and isinstance(reason, NotTrusted):
+                    raise
                 answers.away[name] = str(reason)
                 continue
             if at is None:
