@@ -51,12 +51,12 @@ def test_a_length_that_cannot_be_right_breaks_the_connection(total):
 
 
 @pytest.mark.parametrize("version", [1, 3, 4])
-def test_a_tls_hello_is_known_as_one(version):
-    hello = bytes([22, 3, version, 2, 0, 1])
-    with pytest.raises(BrokenFrame) as broken:
-        FrameSplitter().feed(hello)
-    assert broken.value.is_tls
-    for other in (b"GET / HTTP/1.1", bytes([21, 3, version, 2, 0]), bytes(4)):
+def test_a_tls_handshake_and_an_alert_are_known(version):
+    for tls in (bytes([22, 3, version, 2, 0, 1]), bytes([21, 3, version, 0, 2, 2, 70])):
+        with pytest.raises(BrokenFrame, match="TLS") as broken:
+            FrameSplitter().feed(tls)
+        assert broken.value.is_tls
+    for other in (b"GET / HTTP/1.1", bytes([20, 3, version, 2, 0]), bytes(4)):
         with pytest.raises(BrokenFrame) as broken:
             FrameSplitter().feed(other)
         assert not broken.value.is_tls
