@@ -15,7 +15,7 @@ from typing import Final
 from halfmq.cli.requests import ask
 from halfmq.errors import HalfmqError
 from halfmq.model import properties as names
-from halfmq.model.address import Address
+from halfmq.model.address import Address, ServerUrl
 from halfmq.model.stored_message import body_crc_of
 from halfmq.testing.history.events import Answered, PlainSent
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
@@ -37,7 +37,7 @@ class Administrator:
         self._plan = plan
         self._notes = notes
         self._sent = 0
-        self._address = Address("127.0.0.1", plan.broker_port)
+        self._url = ServerUrl((Address("127.0.0.1", plan.broker_port),))
         self._counter = Counter(plan.counter_file(name))
         #: Names that this life or an earlier one may have created.
         self._file = plan.path / f"{name}.names"
@@ -101,7 +101,7 @@ class Administrator:
         self._file.write_text("\n".join(self._alive))
 
     def _ask(self, code: RequestCode, fields: dict[str, str], body: bytes = b"") -> None:
-        answer = ask(self._address, code, fields, _TIMEOUT_S, body)
+        answer = ask(self._url, code, fields, _TIMEOUT_S, body)
         if answer.code != ResponseCode.SUCCESS:
             raise Refused(f"{code.name} {fields}: {answer.code} {answer.remark}")
 

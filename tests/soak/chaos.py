@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from halfmq.cli.requests import ask
 from halfmq.errors import HalfmqError
-from halfmq.model.address import Address
+from halfmq.model.address import Address, ServerUrl
 from halfmq.testing.history.events import Fault, Started
 from halfmq.wire.remoting import operators
 from halfmq.wire.remoting.codes import HMQ_TRANSACTIONS
@@ -71,12 +71,12 @@ class Undecided:
     """Number of transactions that the broker holds without a verdict: queried now, or its last response."""
 
     def __init__(self, plan: Plan) -> None:
-        self._address = Address("127.0.0.1", plan.broker_port)
+        self._url = ServerUrl((Address("127.0.0.1", plan.broker_port),))
         self._last: tuple[float, int] | None = None
 
     def ask(self, timeout_s: float = 0.6) -> int | None:
         try:
-            answer = ask(self._address, HMQ_TRANSACTIONS, {"max": "1"}, timeout_s)
+            answer = ask(self._url, HMQ_TRANSACTIONS, {"max": "1"}, timeout_s)
             total, _ = operators.decode_pending(answer.ext, answer.body)
         except (HalfmqError, OSError):
             return None

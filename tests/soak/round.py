@@ -358,7 +358,7 @@ def _subscribed_lines(engine: Engine) -> int:
 
 
 def visible_in(plan: Plan) -> int:
-    address = Address("127.0.0.1", plan.broker_port)
+    address = ServerUrl((Address("127.0.0.1", plan.broker_port),))
     return sum(
         int(ask(address, RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue)}, 5.0).ext["offset"])
         for topic in TOPICS

@@ -12,7 +12,7 @@ from halfmq.client.async_client import AsyncClient
 from halfmq.client.offset_tracker import OffsetTracker
 from halfmq.client.queue_puller import QueuePuller
 from halfmq.errors import UsageError
-from halfmq.model.address import Address
+from halfmq.model.address import Address, ServerUrl
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.group_bodies import encode_member_list
 from halfmq.wire.remoting.header import encode_response
@@ -212,7 +212,7 @@ async def test_consumer_is_entered_while_no_name_server_answers_and_sees_then_wh
     network = broker.network()
     network.servers[Address("other", 9876)] = broker
     client = client_of(network)
-    client._servers = (NAMES, Address("other", 9876))  # asked one after the other, for 3 s each
+    client._url = ServerUrl((NAMES, Address("other", 9876)))  # asked one after the other, for 3 s each
     async with client as mq:
         broker.on[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda _, request: (
             None if silent else encode_response(request, 1, "not now")
