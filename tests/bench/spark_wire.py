@@ -105,15 +105,14 @@ def measure(store: Path, messages: int, body_bytes: int, rounds: int, *, with_st
 
 
 def run(tree: Path, arguments: argparse.Namespace, store: Path, body_bytes: int, *, with_stages: bool) -> Any:
-    """``measure`` in a process whose halfmq is that of ``tree``; its tests are these."""
+    """``measure`` of that tree, in a process of its own: with this program as it was there, since it uses the store's own code."""
     command = [
         sys.executable, "-m", "tests.bench.spark_wire", "--measure", str(store), "--messages", str(arguments.messages),
         "--body-bytes", str(body_bytes), "--rounds", str(arguments.rounds), *(["--stages"] if with_stages else []),
     ]  # fmt: skip
-    here = Path(__file__).parents[2]
-    path = f"{tree / 'src'}:{here}"
+    path = f"{tree / 'src'}:{tree}"
     done = subprocess.run(
-        command, cwd=here, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, check=True, timeout=600
+        command, cwd=tree, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, check=True, timeout=600
     )
     return json.loads(done.stdout.splitlines()[-1])
 
