@@ -6,9 +6,10 @@ from typing import TypeVar
 
 import pytest
 
+from tests.support.certificates import authority
 from tests.support.target_servers import kafka, kafka_broker, rabbit, rabbitmq_server, rocket_target
 
-__all__ = ["kafka", "kafka_broker", "rabbit", "rabbitmq_server", "rocket_target"]
+__all__ = ["authority", "kafka", "kafka_broker", "rabbit", "rabbitmq_server", "rocket_target"]
 
 #: Where this is set nothing may be left out: what is skipped has failed.
 _NOTHING_IS_SKIPPED = os.environ.get("CI", "").lower() == "true"

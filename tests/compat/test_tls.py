@@ -45,11 +45,6 @@ NO_TRUST = "not trust the certificate"
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
 def server(authority: Authority) -> Issued:
     return authority.issue("server")
 

@@ -30,11 +30,6 @@ LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def client(authority: Authority) -> Issued:
     return authority.issue("client")
 

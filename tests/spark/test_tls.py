@@ -22,11 +22,6 @@ ROWS: Final = 40
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Served]:
     server = authority.issue("server")
     with starting(tmp_path_factory) as start:
