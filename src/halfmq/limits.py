@@ -144,6 +144,11 @@ HOLD_TOPICS_MAX: Final = 64
 #: Length of the type of messages with which an administrator labels a topic.
 MESSAGE_TYPE_CHARS_MAX: Final = 31
 
+#: Users (``model.users``), the characters of a name, and the permissions of one.
+USERS_MAX: Final = 1_024
+USER_NAME_CHARS_MAX: Final = 64
+PERMISSIONS_MAX: Final = 256
+
 #: Operator name and reason in the audit log, characters. Longer texts are truncated, or rejected in requests.
 OPERATOR_CHARS_MAX: Final = 64
 REASON_CHARS_MAX: Final = 400

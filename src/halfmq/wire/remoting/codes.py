@@ -119,6 +119,11 @@ HMQ_DAMAGED: Final = 29_024
 HMQ_FORGET_DAMAGE: Final = 29_025
 #: Roll back a transaction that nobody prepared, or say what it is (``fence``).
 HMQ_FENCE: Final = 29_026
+#: Say who this connection is; make or change a user, list users, remove one (``users``).
+HMQ_LOGIN: Final = 29_027
+HMQ_SET_USER: Final = 29_028
+HMQ_USERS: Final = 29_029
+HMQ_REMOVE_USER: Final = 29_030
 
 
 class ResponseCode(IntEnum):
