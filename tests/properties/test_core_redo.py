@@ -214,7 +214,7 @@ class Life:
         }
 
     def users(self) -> None:
-        """Users are made, changed and removed. A transaction whose user changes in the middle gets no more halves."""
+        """Users are made, changed and removed. A transaction whose user changes in the middle gets no more halves. No die is thrown."""
         state, number = self.log.state, self.log.state.log_end // 8
         name = ("root", "shop", "audit")[number % 3]
         user = User(
@@ -560,6 +560,7 @@ class Life:
         self.seen["tick"] += 1
 
     def connect(self) -> None:
+        self.users()
         connection = self.rng.randrange(10, 14)
         self.log.session(
             self.one_of([producer(connection, 0, *GROUPS), ConnectionClosed(connection), consumer(connection, 0)])
@@ -678,7 +679,7 @@ class Life:
         (prepare, 30), (settle, 30), (send, 15), (send_batch, 3), (send_back, 3), (wait, 10), (tick, 12), (connect, 5),
         (offsets, 5), (topics, 2), (disk, 2), (publish, 5), (trim, 2), (compare, 2), (restart, 1),
         (poll, 5), (policy, 1), (ask, 4), (restart_otherwise, 1), (locks, 3),
-        (prepare_batch, 12), (decide, 8), (coordinate, 8), (users, 2),
+        (prepare_batch, 12), (decide, 8), (coordinate, 8),
     )  # fmt: skip
 
     def live(self) -> None:
