@@ -296,17 +296,9 @@ def _replace(
     if known.coordinator is not None:
         leave_coordinator(state, known)
     replaced = group.undecided[tx_id] = Undecided(
-        known.group,
-        tx_id,
-        halves,
-        count,
-        prepared_at_ms,
-        grace_until_ms,
-        checks,
-        next_check,
-        known.coordinator,
+        known.group, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, next_check, known.coordinator,
         known.user,
-    )
+    )  # fmt: skip
     if known.coordinator is not None:
         enter_of_coordinator(state, replaced)
     if next_check != known.next_check:

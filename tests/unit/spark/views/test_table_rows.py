@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from tests.support import log_records as make
 
 from halfmq.model.records import PARKED_MS, Kind, ParkedBecause
@@ -138,6 +139,20 @@ def test_halves_of_a_verdict_that_other_pages_have_are_looked_up() -> None:
     assert (asked, lost) == ([[90]], [])
     assert rows_of(4) == []
     assert ["the transaction of half 4 cannot be read" in text for text in lost] == [True]
+
+
+@pytest.mark.parametrize("user", ["", "shop"])
+def test_a_verdict_that_names_a_user_is_read_as_one_that_names_none(user: str) -> None:
+    lost: list[str] = []
+    row = {"original_offset": 1, "verdict_position": 50, "halves": 1, "message_bytes": 10}
+    for state, record in (
+        (ROW_COMMITTED, make.committed(make.ref(half_index=3), user=user)(50)),
+        (ROW_ROLLED_BACK, make.rolled_back(3, user=user)(50)),
+    ):
+        batches = converter(lost.append).convert(page(table({**row, "state": state}), encoded(record), first=3))
+        (found,) = [one for batch in batches for one in batch.to_pylist()]
+        assert (found["transaction_id"], found["group"], found["first_half"]) == ("T1", make.GROUP, 3)
+    assert lost == []
 
 
 def test_a_record_that_is_gone_since_the_plan_is_a_loss() -> None:
