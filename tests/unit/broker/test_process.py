@@ -408,7 +408,7 @@ def test_drain_finishes_what_was_accepted_and_sends_new_clients_away(served: Ser
     """Goal: nothing acknowledged is lost, nobody waits, a 5.4 client is told to go. Method: SIGTERM under a stream of sends."""
 
     async def stream() -> tuple[int, set[int]]:
-        client = await RawClient.connect(served.port, version=493)
+        client = await RawClient.connect(served.port, version=513)
         parked = asyncio.create_task(client.pull("T", 1_000_000, wait_ms=3_600_000))
         acknowledged, codes = 0, set()
         with contextlib.suppress(ConnectionError):
