@@ -16,6 +16,7 @@ from halfmq.core.base_bytes import (
     producer_bytes,
     query_bytes,
     topic_bytes,
+    user_bytes,
 )
 from halfmq.core.derived import lowest_half_index
 from halfmq.core.state import (
@@ -73,6 +74,8 @@ def _problems(state: State) -> Iterator[str]:
         yield "" if says == is_ else f"{says} {name} are counted, which are {is_}"
     for name in state.derived.policies_due:
         yield "" if name in state.derived.policies else f"group {name} is to be looked at and has no policy"
+    administrators = sum(user.is_administrator for user in state.users.values())
+    yield "" if administrators or not state.users else "users without an administrator among them"
     counted = recount(state)
     said = (state.derived.base_bytes, state.derived.groups_bytes, state.derived.queries_bytes)
     yield "" if said == counted else f"a base of {said} bytes is counted, which is {counted}"
@@ -311,9 +314,11 @@ def recount(state: State) -> Recount:
     queries = sum(map(query_bytes, state.queries.values()))
     coordinators = sum(coordinator_bytes(key, taken) for key, taken in state.coordinators.items())
     compared = sum(map(comparison_bytes, state.comparisons.values()))
+    users = sum(user_bytes(*item) for item in state.users.items())
     offsets = sum(group_bytes(group) + OFFSET_BYTES * len(offsets) for group, offsets in state.offsets.items())
     return Recount(
-        DerivedState().base_bytes + topics + groups + held + producers + offsets + queries + coordinators + compared,
+        DerivedState().base_bytes + topics + groups + held + producers + offsets + queries + coordinators + compared
+        + users,
         groups,
         queries,
     )

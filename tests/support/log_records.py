@@ -49,6 +49,7 @@ from halfmq.model.records import (
     TopicDeleted,
     TopicSet,
     Trim,
+    UserSet,
     base_size,
     checked_size,
     committed_size,
@@ -64,6 +65,7 @@ from halfmq.model.records import (
     rolled_back_size,
 )
 from halfmq.model.stored_message import StoredMessage, body_crc_of, size_of
+from halfmq.model.users import User, UserLimits, UserSecret
 from halfmq.runtime.disk import Disk
 from halfmq.store.commit_log import CommitLog
 from halfmq.store.recovery import CheckpointFound, Recovery, examine_log, repair
@@ -73,6 +75,11 @@ HOST_V4 = b"\x0a\x01\x02\x03\x00\x00\x2a\x9f"
 HOST_V6 = bytes(range(16)) + b"\x00\x00\x2a\x9f"
 SEGMENT = 1 << 16
 GROUP = "order-service"
+
+SHOP = User(
+    (UserSecret(b"sealed-2"), UserSecret(b"sealed-1", 1_700_000_000_000)), "$argon2id$hash",
+    ("administer:broker", "send:topic:orders-*"), UserLimits(undecided=100),
+)  # fmt: skip
 
 #: Creates a record at an offset.
 Make = Callable[[int], Record]
@@ -296,6 +303,11 @@ def compared(tx_id: str = "T1", source: str = "sql.mq_tx") -> Make:
         GROUP, tx_id, 3, source, False, 4, "ada", 64, 1_700_000_000_000, 1_700_000_001_000, 300, 1_700_000_002_000
     )
     return lambda offset: Compared(offset, payload_record_size(payload), GROUP, tx_id, 3, source, payload)
+
+
+def user_set(name: str = "shop", user: User | None = SHOP) -> Make:
+    payload = payload_of(name, user)
+    return lambda offset: UserSet(offset, payload_record_size(payload), name, payload)
 
 
 def group_deleted(name: str = GROUP, with_offsets: bool = True) -> Make:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.core.base_bytes import DECISIONS_RESERVED
-from halfmq.model.settings import COORDINATORS_PART, GROUPS_PART, NAMED_PART, QUERIES_PART
+from halfmq.model.settings import COORDINATORS_PART, GROUPS_PART, NAMED_PART, QUERIES_PART, USERS_PART
 
 
 class PeerState(NamedTuple):
@@ -60,6 +60,10 @@ TABLE: Final = (
         f"{limits.COORDINATORS_PER_GROUP_MAX} of a producer group, {limits.COORDINATORS_MAX:,} in all; that part",
         "without undecided transactions: for a new one, an hour after its epoch was taken; an operator (`halfmq coordinator forget`)",
         ("core.state:State.coordinators", "core.state:DerivedState.coordinators_of_group"),
+    ),
+    PeerState(
+        "user", f"users' part of a base ({USERS_PART})", f"{limits.USERS_MAX:,}; that part", "an administrator removes it",
+        ("core.state:State.users",),
     ),
     PeerState(
         "query", f"queries' part of a base ({QUERIES_PART}), of the named items'", "`--queries-max`; that part",

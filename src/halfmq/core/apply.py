@@ -46,7 +46,7 @@ from halfmq.core.derived import (
 from halfmq.core.queues.deduplication import forget_old, forget_sent, forget_verdict, remember, remember_verdict
 from halfmq.core.queues.delay import due_at
 from halfmq.core.queues.offsets import keys_in
-from halfmq.core.schema import read_comparison, read_epoch, read_group, read_producer, read_topic, set_coordinator
+from halfmq.core.schema import read_comparison, read_epoch, read_group, read_producer, read_topic, read_user, set_coordinator
 from halfmq.core.state import (
     Delayed,
     ProducerGroup,
@@ -103,6 +103,7 @@ from halfmq.model.records import (
     TopicDeleted,
     TopicSet,
     Trim,
+    UserSet,
     for_each_kind,
 )
 
@@ -541,6 +542,10 @@ def _compared(state: State, record: Compared) -> None:
         forget_comparison(state, record.group, record.tx_id)
 
 
+def _user_set(state: State, record: UserSet) -> None:
+    read_user(state, record.payload)
+
+
 # --- settings, offsets, segments -------------------------------------------------------------------------------
 
 
@@ -649,5 +654,6 @@ _APPLY: Final[dict[type, Callable[[State, Any], None]]] = for_each_kind(
         QueryForgotten: _query_forgotten,
         CoordinatorEpoch: _coordinator_epoch,
         Compared: _compared,
+        UserSet: _user_set,
     },
 )

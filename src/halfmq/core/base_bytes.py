@@ -11,6 +11,8 @@ replaces a logged one.
 
 from typing import Final
 
+import msgspec
+
 from halfmq import limits
 from halfmq.core.decision import Refused, Why
 from halfmq.core.state import Comparison, CoordinatorKey, Query, State, TakenEpoch, Topic
@@ -24,6 +26,7 @@ from halfmq.model.settings import (
     ProducerSettings,
     base_bytes_max,
 )
+from halfmq.model.users import User
 
 #: Maximum size in a base of limits of a producer group, and of an offset, without names; of others: ``model.settings``.
 PRODUCER_BYTES: Final = 64
@@ -74,6 +77,11 @@ def producer_bytes(settings: ProducerSettings | None) -> int:
 
 def coordinator_bytes(key: CoordinatorKey, taken: TakenEpoch | None) -> int:
     return 0 if taken is None else COORDINATOR_BYTES + sum(map(len, key))
+
+
+def user_bytes(name: str, user: User | None) -> int:
+    """The exact size: users are changed rarely."""
+    return 0 if user is None else len(msgspec.msgpack.encode((name, user)))
 
 
 def query_bytes(query: Query) -> int:

@@ -16,6 +16,7 @@ from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import BatchFacts, DecidedBy
 from halfmq.model.settings import ProducerSettings
 from halfmq.model.stored_message import StoredMessage
+from halfmq.model.users import User
 
 #: Maximum number of delayed messages that one tick releases; the next tick releases the rest.
 RELEASES_MAX: Final = 256
@@ -278,6 +279,23 @@ class ForgetCoordinator(NamedTuple):
     by: Actor
 
 
+class SetUser(NamedTuple):
+    """An administrator makes a user, or changes one."""
+
+    name: str
+    user: User
+    #: Whether there must be none of this name yet; else there must be one.
+    is_new: bool
+    by: Actor | None
+
+
+class RemoveUser(NamedTuple):
+    """An administrator removes a user."""
+
+    name: str
+    by: Actor | None
+
+
 class Compare(NamedTuple):
     """Somebody says what a local transaction did: whoever reads its marker (``is_marker``), or who holds another database's outcome."""
 
@@ -494,4 +512,5 @@ Command = (
     | LockQueues | UnlockQueues | PrepareBatch | DecideBatch | FindDecision | ForgetQuery
     | TakeEpoch | ForgetCoordinator
     | Compare | ForgetDamage | FenceTransaction
+    | SetUser | RemoveUser
 )  # fmt: skip

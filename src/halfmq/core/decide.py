@@ -25,6 +25,7 @@ from halfmq.core.commands import (
     LockQueues,
     NoteTime,
     PrepareBatch,
+    RemoveUser,
     ResolveTransaction,
     SendBack,
     SendBatch,
@@ -33,6 +34,7 @@ from halfmq.core.commands import (
     SetGroup,
     SetProducer,
     SetTopic,
+    SetUser,
     TakeEpoch,
     Tick,
     TrimLog,
@@ -75,6 +77,7 @@ from halfmq.core.transaction.query_limits import (
     forget_old_queries,
 )
 from halfmq.core.transaction.retention import decide_copy_forward, decide_trim, trim_started
+from halfmq.core.users import decide_remove_user, decide_set_user
 from halfmq.model.records import Record
 
 
@@ -181,4 +184,6 @@ DECIDE: Final[dict[type, Callable[[State, Any, int], DecisionTuple]]] = {
     ForgetCoordinator: decide_forget_coordinator,
     Compare: decide_compare,
     ForgetDamage: decide_forget_damage,
+    SetUser: decide_set_user,
+    RemoveUser: decide_remove_user,
 }

@@ -42,6 +42,8 @@ class Why(Enum):
     SUPERSEDED = "superseded"
     #: The transaction has a coordinator, which alone may settle it.
     OF_COORDINATOR = "of-coordinator"
+    #: There is a user of this name already.
+    USER_EXISTS = "user-exists"
     #: The query belongs to another stream, or to batch writes.
     OTHER_STREAM = "other-stream"
     WRONG_GROUP = "wrong-group"
@@ -193,6 +195,14 @@ class CoordinatorForgotten(NamedTuple):
     epoch: int
 
 
+class UserIsSet(NamedTuple):
+    """The user is as the command says."""
+
+
+class UserRemoved(NamedTuple):
+    """There is no user of this name any more."""
+
+
 class ComparisonMade(NamedTuple):
     """The verdict on a transaction, who gave it, and whether the reported local outcome agrees with it."""
 
@@ -228,6 +238,8 @@ Reply = (
     | EpochTaken
     | CoordinatorForgotten
     | ComparisonMade
+    | UserIsSet
+    | UserRemoved
     | Locked
     | Done
     | BatchDecided

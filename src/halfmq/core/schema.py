@@ -35,6 +35,7 @@ from halfmq.core.base_bytes import (
     set_comparison,
     set_offset,
     topic_bytes,
+    user_bytes,
 )
 from halfmq.core.clock_jumps import note_start
 from halfmq.core.copies import note_copy
@@ -76,10 +77,12 @@ from halfmq.model.records import (
     ProducerSet,
     QueryForgotten,
     TopicSet,
+    UserSet,
     payload_of,
     payload_record_size,
 )
 from halfmq.model.settings import GroupSettings, PastLimit, ProducerSettings
+from halfmq.model.users import User
 
 _decode: Final = msgspec.msgpack.decode
 
@@ -266,6 +269,27 @@ def read_comparison(record: Compared) -> Comparison:
     return comparison if comparison.position else replace(comparison, position=record.offset)
 
 
+def user_set(offset: int, name: str, user: User | None) -> UserSet:
+    """The record after which this is the user; None: after which there is none of this name."""
+    payload = payload_of(name, user)
+    return UserSet(offset, payload_record_size(payload), name, payload)
+
+
+_decode_user: Final = msgspec.msgpack.Decoder(tuple[str, User | None]).decode
+
+
+def read_user(state: State, payload: bytes) -> None:
+    """Make, change or remove the user that ``payload`` describes."""
+    set_user(state, *_decode_user(payload))
+
+
+def set_user(state: State, name: str, user: User | None) -> None:
+    """Let this be the user; None: remove it."""
+    state.derived.base_bytes += user_bytes(name, user) - user_bytes(name, state.users.pop(name, None))
+    if user is not None:
+        state.users[name] = user
+
+
 def epoch_started(offset: int, epoch: int, wall_ms: int, check_immunity_ms: int, jump_ms: int = 0) -> EpochStarted:
     """The record of a start. It contains the settings that its epoch's records depend on, since redo may run with others.
 
@@ -325,6 +349,8 @@ class QueryRow(NamedTuple):
 OffsetRow = tuple[str, list[tuple[int, int, int]]]
 #: Producer group, name, and the fields of ``state.TakenEpoch``.
 CoordinatorRow = tuple[str, str, int, str, int]
+#: A user and its name.
+UserRow = tuple[str, User]
 #: Position of a verdict, lowest log offset of what it shows.
 TieRow = tuple[int, int]
 #: Start of a segment; (topic id, end of each queue) at that time.
@@ -438,6 +464,14 @@ def _load_coordinator(state: State, row: CoordinatorRow) -> None:
     set_coordinator(state, (group, name), TakenEpoch(epoch, taken_by, taken_at_ms))
 
 
+def _user_rows(state: State, order: Order = iter) -> list[UserRow]:
+    return [(name, state.users[name]) for name in order(state.users)]
+
+
+def _load_user(state: State, row: UserRow) -> None:
+    set_user(state, *row)
+
+
 def _comparison_rows(state: State, order: Order = iter) -> list[Comparison]:
     return [state.comparisons[key] for key in order(state.comparisons)]
 
@@ -490,6 +524,7 @@ ROW_KINDS: Final = (
     RowKind("coordinator epoch", list[int], lambda state: [state.coordinator_epoch], _load_coordinator_epoch),
     RowKind("coordinators", list[CoordinatorRow], _coordinator_rows, _each(_load_coordinator)),
     RowKind("compared", list[Comparison], _comparison_rows, _each(set_comparison)),
+    RowKind("users", list[UserRow], _user_rows, _each(_load_user)),
     RowKind("ties", list[TieRow], lambda state: list(state.ties.items()), lambda state, rows: state.ties.update(rows)),
     RowKind("undecided", list[Undecided], _undecided, _each(_load_undecided)),
     RowKind("delayed", list[Delayed], lambda state: list(state.delayed.values()), _each(add_delayed)),

@@ -31,6 +31,7 @@ from halfmq.model.query_batch import query_text
 from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, Half, ParkedBecause, Record, parked_because
 from halfmq.model.settings import BrokerSettings, GroupSettings, ProducerSettings, caps
 from halfmq.model.stored_message import size_of
+from halfmq.model.users import User
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
@@ -623,7 +624,7 @@ class State:
     __slots__ = (
         "bases", "batch_open", "batch_time_ms", "caps", "comparisons", "coordinator_epoch", "coordinators", "delayed", "derived", "epoch", "epoch_grace_ms", "groups", "holders",
         "jumps", "loaded", "log_end", "log_start", "next_half_index", "next_topic_id", "offsets", "producer_groups",
-        "producer_settings", "queries", "record_bytes_max", "sent", "session", "settings", "ties", "topics_by_id", "topics_by_name", "verdicts",
+        "producer_settings", "queries", "record_bytes_max", "sent", "session", "settings", "ties", "topics_by_id", "topics_by_name", "users", "verdicts",
     )  # fmt: skip
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -664,6 +665,8 @@ class State:
         #: The highest epoch that any coordinator got, so that one that was forgotten never gets an epoch of its past again.
         self.coordinator_epoch = 0
         self.coordinators: dict[CoordinatorKey, TakenEpoch] = {}
+        #: By name. Change it with ``schema.set_user``.
+        self.users: dict[str, User] = {}
         #: By producer group and transaction id: verdicts that are to be compared with a marker, and findings. Change it with
         #: ``base_bytes.set_comparison``.
         self.comparisons: dict[tuple[str, str], Comparison] = {}

@@ -66,6 +66,7 @@ class Kind(IntEnum):
     RELEASED = 9
     COORDINATOR_EPOCH = 10
     COMPARED = 11
+    USER_SET = 12
     TOPIC_SET = 16
     TOPIC_DELETED = 17
     GROUP_SET = 18
@@ -435,6 +436,8 @@ class OperatorAction(IntEnum):
     FORGET_QUERY = 9
     FORGET_DAMAGE = 10
     FORGET_COORDINATOR = 11
+    SET_USER = 12
+    REMOVE_USER = 13
 
 
 class ComparisonResult(IntEnum):
@@ -566,6 +569,13 @@ class CoordinatorEpoch(_Record, frozen=True, gc=False):
     payload: bytes
 
 
+class UserSet(_Record, frozen=True, gc=False):
+    """A user was made, changed or removed. The payload, of ``core``, contains secrets: it is never shown."""
+
+    name: str
+    payload: bytes
+
+
 class OffsetsCommitted(_Record, frozen=True, gc=False):
     """Consumer offsets: (group, topic id, queue id, offset) each."""
 
@@ -620,6 +630,7 @@ Record = (
     | QueryForgotten
     | CoordinatorEpoch
     | Compared
+    | UserSet
 )
 
 
@@ -646,6 +657,7 @@ TYPE_OF_KIND: Final[dict[Kind, type]] = {
     Kind.RELEASED: Released,
     Kind.COORDINATOR_EPOCH: CoordinatorEpoch,
     Kind.COMPARED: Compared,
+    Kind.USER_SET: UserSet,
     Kind.TOPIC_SET: TopicSet,
     Kind.TOPIC_DELETED: TopicDeleted,
     Kind.GROUP_SET: GroupSet,

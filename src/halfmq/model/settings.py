@@ -91,6 +91,8 @@ NAMED_PART: Final = BasePart(3, 4)
 GROUPS_PART: Final = BasePart(1, 4)
 QUERIES_PART: Final = BasePart(1, 8)
 COORDINATORS_PART: Final = BasePart(1, 32)
+#: Of a base, and not of that: users, whom only administrators make.
+USERS_PART: Final = BasePart(1, 32)
 
 
 def caps_that_fit(settings: BrokerSettings) -> Caps:

@@ -2,7 +2,7 @@
 
 A line contains the place of the record (``offset``, ``size``, ``batch``), the batch's ``epoch`` and ``time_ms``, the ``kind``, and the
 fields of the record. The properties of a message are an object. Its body is included only on request, as ``body`` if it is
-UTF-8, else as ``body_base64``. Payloads of ``core`` are shown as their arrays.
+UTF-8, else as ``body_base64``. Payloads of ``core`` are shown as their arrays; of users, neither secrets nor passwords.
 """
 
 from base64 import b64encode
@@ -21,6 +21,7 @@ from halfmq.model.half_batch import ITEM_HEAD_BYTES, delays_in, item_places
 from halfmq.model.records import (
     HALF_BATCH_PAYLOAD_AT,
     TYPE_OF_KIND,
+    Base,
     BatchFacts,
     Copied,
     CopiedDelayed,
@@ -35,8 +36,10 @@ from halfmq.model.records import (
     Record,
     StoredRecord,
     Trim,
+    UserSet,
 )
 from halfmq.model.stored_message import StoredMessage, decode
+from halfmq.model.users import User
 from halfmq.runtime.disk import Disk
 from halfmq.store.batch_codec import Header, decode_batch
 from halfmq.store.checkpoint import Present, read_checkpoint
@@ -200,6 +203,10 @@ def _fields(record: Record, raw: memoryview, *, bodies: bool, contents: bool) ->
             fields |= {"topic_id": value, "message": _message(record.message, bodies=bodies)}
             if isinstance(record, HalfRecord):
                 fields["half_index"] = record.half_index
+        elif name == "payload" and isinstance(record, UserSet):
+            fields["user"] = _user(msgspec.msgpack.decode(value)[1])
+        elif name == "payload" and isinstance(record, Base):
+            fields["payload"] = _base(value)
         elif name == "payload" and isinstance(record, HalfBatch):
             fields["payload_bytes"] = len(value)
         elif isinstance(value, BatchFacts):
@@ -246,6 +253,30 @@ def _payload(payload: bytes) -> Any:
         return _plain(msgspec.msgpack.decode(payload))
     except msgspec.DecodeError:
         return {"base64": b64encode(payload).decode()}
+
+
+#: Place of the users in the payload of a base (``core.base``), as pairs of name and user.
+USERS_IN_BASE: Final = 13
+
+
+def _base(payload: bytes) -> Any:
+    fields = _payload(payload)
+    if isinstance(fields, list) and len(fields) > USERS_IN_BASE:
+        raw = msgspec.msgpack.decode(payload)[USERS_IN_BASE]
+        fields[USERS_IN_BASE] = [{"name": name, "user": _user(user)} for name, user in raw]
+    return fields
+
+
+def _user(raw: Any) -> dict[str, Any] | None:
+    """What may be shown of a user."""
+    if raw is None:
+        return None
+    user = msgspec.convert(raw, User)
+    return {
+        "permissions": list(user.permissions),
+        "limits": asdict(user.limits),
+        "secrets": len(user.secrets),
+    }
 
 
 def _plain(value: Any) -> Any:

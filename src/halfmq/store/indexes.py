@@ -58,6 +58,7 @@ from halfmq.model.records import (
     TopicDeleted,
     TopicSet,
     Trim,
+    UserSet,
     for_each_kind,
 )
 from halfmq.model.steps import Steps
@@ -90,6 +91,7 @@ _pack_entry: Final = QUEUE_ENTRY.pack
 #: Records that change no index; that of an operator explains the one after it.
 _NOT_INDEXED: Final = (
     GroupSet, OffsetsCommitted, EpochStarted, Base, ProducerSet, GroupDeleted, QueryForgotten, CoordinatorEpoch, Compared,
+    UserSet,
     OperatorActed,
 )  # fmt: skip
 

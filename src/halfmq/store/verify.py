@@ -53,6 +53,7 @@ from halfmq.model.records import (
     TopicDeleted,
     TopicSet,
     Trim,
+    UserSet,
 )
 from halfmq.model.records import Batch as RecordBatch
 from halfmq.model.stored_message import AT_QUEUE_OFFSET, body_crc_of, body_place
@@ -100,6 +101,8 @@ _ACTED: Final[dict[int, type | tuple[type, ...]]] = {
     OperatorAction.FORGET_QUERY: QueryForgotten,
     OperatorAction.FORGET_COORDINATOR: CoordinatorEpoch,
     OperatorAction.FORGET_DAMAGE: Compared,
+    OperatorAction.SET_USER: UserSet,
+    OperatorAction.REMOVE_USER: UserSet,
 }
 _COUNTED: Final = (
     "batches", "records", "bodies", "body_bytes", "queue_entries", "rows", "keys", "settled_ids", "snapshots",

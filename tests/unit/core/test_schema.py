@@ -17,9 +17,10 @@ from halfmq.core.commands import (
     SetGroup,
     SetProducer,
     SetTopic,
+    SetUser,
     TakeEpoch,
 )
-from halfmq.core.decision import BatchDecided, Done, EpochTaken, ProducerSettingsStored
+from halfmq.core.decision import BatchDecided, Done, EpochTaken, ProducerSettingsStored, UserIsSet
 from halfmq.core.schema import (
     ROW_KINDS,
     Head,
@@ -36,6 +37,9 @@ from halfmq.errors import InvariantViolated
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import PARKED_MS
 from halfmq.model.settings import BrokerSettings, GroupSettings, PastLimit, ProducerSettings
+from halfmq.model.users import User, UserSecret
+
+ROOT = User((UserSecret(b"sealed"),), "", ("administer:broker",))
 
 
 def full() -> CoreLog:
@@ -70,6 +74,7 @@ def full() -> CoreLog:
     )
     sent(log.do(part("forced", 0, 1, HMQ_TX_MARKER="7.5")))
     log.do(ResolveTransaction("PG", "forced", RequestedVerdict.ROLLBACK, "ada"))
+    assert log.do(SetUser("root", ROOT, True, None)) == UserIsSet()
     log.roll()
     return log
 

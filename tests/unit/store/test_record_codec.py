@@ -89,6 +89,7 @@ KINDS: dict[str, make.Make] = {
     "query_forgotten": make.query_forgotten(),
     "coordinator_epoch": make.coordinator_epoch(),
     "compared": make.compared(),
+    "user_set": make.user_set(),
 }
 #: Further forms of these kinds: name -> kind, record.
 FORMS: dict[str, tuple[str, make.Make]] = {
@@ -104,6 +105,7 @@ FORMS: dict[str, tuple[str, make.Make]] = {
     "copied_half_of_a_coordinator": (
         "copied_half", make.copied_half(SOURCE_OF_COORDINATOR, sum(map(len, copy(SOURCE_OF_COORDINATOR))), half_index=5),
     ),
+    "user_removed": ("user_set", make.user_set(user=None)),
     "decided_with_topic": ("decided", make.decided(make.batch_ref(64), lost=(7,), query_topic="*", stream="s-1")),
     "decided_with_delays": ("decided", make.decided(make.batch_ref(64, queue_offset=-1), make.batch_ref(2_000, 6))),
 }  # fmt: skip

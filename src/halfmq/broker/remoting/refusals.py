@@ -36,6 +36,7 @@ CODES: Final[dict[Why, ResponseCode]] = {
     Why.SUPERSEDED: ResponseCode.SUPERSEDED,
     Why.OF_COORDINATOR: ResponseCode.INVALID_PARAMETER,
     Why.OTHER_STREAM: ResponseCode.ILLEGAL_OPERATION,
+    Why.USER_EXISTS: ResponseCode.ILLEGAL_OPERATION,
     # A Java consumer logs these three and pulls again a little later; its next heartbeat may have arrived by then.
     Why.SUBSCRIPTION_NOT_EXIST: ResponseCode.SUBSCRIPTION_NOT_EXIST,
     Why.SUBSCRIPTION_NOT_LATEST: ResponseCode.SUBSCRIPTION_NOT_LATEST,
