@@ -112,7 +112,7 @@ class Guard:
         asked = list(self.asked(fields, body))
         for one in asked:
             if not _is_open(one) and not principal.may(*_owned(one)):
-                return not_allowed(principal, one)
+                return not_allowed(principal.name, one)
         unknown = self._unknown(asked)
         if unknown and not principal.is_new(unknown):
             most = principal.limits.names
@@ -146,11 +146,9 @@ class Guard:
         ]
 
 
-def not_allowed(principal: Principal, asked: Asked) -> Refused:
+def not_allowed(user: str, asked: Asked) -> Refused:
     """The refusal of a request for want of a right."""
-    return Refused(
-        Why.NO_PERMISSION, f"user {principal.name!r} may not {asked} (halfmq user set {principal.name} --allow ...)"
-    )
+    return Refused(Why.NO_PERMISSION, f"user {user!r} has no right to {asked}")
 
 
 def _names(need: InField, fields: Any) -> Iterable[str]:
