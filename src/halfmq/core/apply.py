@@ -46,7 +46,15 @@ from halfmq.core.derived import (
 from halfmq.core.queues.deduplication import forget_old, forget_sent, forget_verdict, remember, remember_verdict
 from halfmq.core.queues.delay import due_at
 from halfmq.core.queues.offsets import keys_in
-from halfmq.core.schema import read_comparison, read_epoch, read_group, read_producer, read_topic, read_user, set_coordinator
+from halfmq.core.schema import (
+    read_comparison,
+    read_epoch,
+    read_group,
+    read_producer,
+    read_topic,
+    read_user,
+    set_coordinator,
+)
 from halfmq.core.state import (
     Delayed,
     ProducerGroup,

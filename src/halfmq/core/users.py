@@ -88,5 +88,7 @@ def _refuse_space(state: State, name: str, user: User) -> Refused | None:
     most_bytes = USERS_PART.bytes_max(segment_bytes)
     if more > 0 and taken + more > most_bytes:
         text = f"{len(state.users)} users take {taken} of {most_bytes} bytes in the base of a segment of {segment_bytes} bytes"
-        return Refused(Why.LIMIT_REACHED, f"{what}: {text}, and it needs {more} more; remove some, or give them fewer permissions")
+        return Refused(
+            Why.LIMIT_REACHED, f"{what}: {text}, and it needs {more} more; remove some, or give them fewer permissions"
+        )
     return refuse_space(state, more, what)

@@ -26,10 +26,10 @@ from halfmq.broker.peers.peer import Peer
 from halfmq.broker.peers.peers import Peers, Rejected
 from halfmq.broker.peers.principal import Principal
 from halfmq.broker.remoting.administration import Row, accepted
-from halfmq.broker.remoting.audit import Audit
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.remoting.unsupported_requests import UnsupportedRequests
 from halfmq.broker.services.access import Access, Guard
+from halfmq.broker.services.audit import Audit
 from halfmq.broker.services.users import FIRST, Users
 from halfmq.core.decision import Refused, Why
 from halfmq.core.state import State
@@ -194,7 +194,8 @@ class Gateway:
             self._slow_down(connection, principal, wait_s)
         refused = guard.refusal(principal, request.ext, request.body)
         if self.audit is not None and (refused is not None or guard.is_audited):
-            self.audit.asked(connection, request, guard, refused)
+            number = None if request.is_oneway else request.opaque
+            self.audit.asked(connection, number, guard, request.ext, request.body, refused)
         if refused is None:
             handler(connection, request)
         else:
@@ -295,7 +296,7 @@ class Gateway:
     def reject_stranger(self, connection: Connection, request: Request[Any], refused: Refused) -> None:
         """Respond to a request of a connection that did not prove who it is, and read from it slowly."""
         if self.audit is not None:
-            self.audit.stranger(connection, request, refused)
+            self.audit.refused(_claimed(request), connection.address, code_name(request.code), refused)
         connection.log_throttled(log, logging.WARNING, "stranger", "not served: %s", refused.text)
         code, remark, ext = refusal(refused)
         self.answer(connection, request, code, remark, ext)
@@ -348,7 +349,8 @@ class Gateway:
     ) -> None:
         """Respond to ``request``, unless it is one-way."""
         if self.audit is not None:
-            self.audit.answered(connection, request, code, remark)
+            problem = None if code == ResponseCode.SUCCESS else f"{remark or 'no reason given'} (code {code})"
+            self.audit.answered(connection, request.opaque, problem)
         if not request.flag & 2:
             connection.respond(request, code, encode_response(request, code, remark, ext, body))
             if body:
@@ -381,3 +383,9 @@ class Gateway:
     def _drop(self, connection: Connection, error: ProtocolError) -> None:
         connection.log_throttled(log, logging.WARNING, "closing", "it is closed: %s", error)
         connection.close()
+
+
+def _claimed(request: Request[Any]) -> str:
+    """The user that a request names, without proof."""
+    ext = request.ext
+    return str(ext.get(EXT_USER, "") if isinstance(ext, dict) else getattr(ext, "user", ""))[:_NAME_CHARS_SHOWN]

@@ -4,7 +4,7 @@ and ``Guard`` decides by it, alike for all of them. A broker without users has n
 Retry and dead-letter topics belong to their group: who may consume as the group may use them, and nobody else.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -136,7 +136,10 @@ class Guard:
     def _unknown(self, asked: Sequence[Asked]) -> list[tuple[Scope, str]]:
         """What a request may create by naming it."""
         view = self._view
-        known = {Scope.TOPIC: [view.topics_by_name], Scope.GROUP: [view.groups, view.producer_groups]}
+        known: dict[Scope, list[Container[str]]] = {
+            Scope.TOPIC: [view.topics_by_name],
+            Scope.GROUP: [view.groups, view.producer_groups],
+        }
         return [
             (scope, name)
             for right, scope, name in asked

@@ -12,6 +12,7 @@ import logging
 from base64 import urlsafe_b64encode
 from collections import deque
 from collections.abc import Callable
+from hmac import compare_digest
 from typing import Final, NamedTuple
 
 from halfmq.broker.offload import Offload
@@ -36,6 +37,8 @@ _FIRST_PERMISSIONS: Final = ("administer:broker",)
 #: Characters of a secret or password that an administrator gives.
 SECRET_CHARS_MIN: Final = 8
 _SECRET_BYTES: Final = 32
+#: The thread has other work, too: a snapshot must not wait for a guesser.
+_VERIFIED_AT_ONCE_MAX: Final = 4
 NOBODY: Final = User((), "", ())
 
 
@@ -89,7 +92,7 @@ class Users:
             EnvironmentFailed: the key is not the one with which the secrets were sealed.
         """
         self._sequencer = sequencer
-        self._view = sequencer.view
+        self.view = self._view = sequencer.view
         self._peers = peers
         self._key = key
         self._entropy = entropy
@@ -101,6 +104,9 @@ class Users:
         self._secrets: dict[str, tuple[tuple[bytes, int], ...]] = {}
         for name, user in self._view.users.items():
             self._know(name, user)
+        #: Peers that proved who they are, by number.
+        self._identified: dict[int, Principal] = {}
+        self._verifying = 0
         #: Changes of users that are asked for, the first of them is under way.
         self._changing: deque[Callable[[], None]] = deque()
         #: The secret of ``FIRST``; "": there are users.
@@ -134,30 +140,39 @@ class Users:
         if most and len(principal.connections) >= most:
             text = f"user {name!r} has {most} connections, as many as it may (halfmq user set --connections)"
             return Refused(Why.LIMIT_REACHED, text)
-        peer.principal = principal
+        peer.principal = self._identified[peer.number] = principal
         principal.connections.add(peer.number)
         return None
 
-    def gone(self, peer: Peer) -> None:
-        """The peer has ended."""
-        if peer.principal is not None:
-            peer.principal.connections.discard(peer.number)
+    def gone(self, number: int) -> None:
+        """The peer with this number has ended."""
+        principal = self._identified.pop(number, None)
+        if principal is not None:
+            principal.connections.discard(number)
 
-    def by_password(self, name: str, password: str, answer: Callable[[Principal | None], None]) -> None:
-        """Who gives this password, or this secret, as the HTTP port takes it; None: nobody. A password is verified outside of the loop."""
+    def by_password(self, name: str, password: str, answer: Callable[[Principal | Refused | None], None]) -> None:
+        """Who gives this password, or this secret, as the HTTP port takes it; None: nobody. A password is verified outside of the loop, a
+        few at a time, since that takes long on purpose. Refusals: NOT_NOW.
+        """
         given = password.encode()
-        if any(secret == given for secret in self.secrets_of(name)):
+        if any(compare_digest(secret, given) for secret in self.secrets_of(name)):
             answer(self._principals[name])
             return
         user = self._view.users.get(name)
         stored = user.password if user is not None else ""
         if not stored:
             answer(None)
-            return
-        self._offload.run(
-            lambda: is_password(password, stored),
-            lambda found: answer(self._principals.get(name) if found is True else None),
-        )
+        elif self._verifying >= _VERIFIED_AT_ONCE_MAX:
+            answer(Refused(Why.NOT_NOW, "too many passwords are being verified: try again"))
+        else:
+            self._verifying += 1
+
+            def verified(found: object) -> None:
+                self._verifying -= 1
+                is_same = self._view.users.get(name) is user
+                answer(self._principals.get(name) if found is True and is_same else None)
+
+            self._offload.run(lambda: is_password(password, stored), verified)
 
     # --- what administrators do
 
