@@ -220,7 +220,7 @@ COMMANDS: Final[dict[int, Command]] = {
     ),
     codes.HMQ_DECISION: Command(
         HalfBatchCommands.decision,
-        _on(Right.DESCRIBE, Scope.TOPIC, "query_topic", all_if_empty=False),
+        _on(Right.DESCRIBE, Scope.TOPIC, "query_topic"),
         fields=half_batches.DecisionFields,
     ),
     codes.HMQ_RAW_READ: Command(
@@ -255,7 +255,7 @@ COMMANDS: Final[dict[int, Command]] = {
         fields=operators.ForgetDamageFields,
         rules=rules.FORGET_DAMAGE,
     ),
-    codes.HMQ_LOGIN: Command(UserCommands.login, _ANYBODY, fields=users.LoginFields),
+    codes.HMQ_LOGIN: Command(UserCommands.login, _ANYBODY, fields=users.LoginFields, of_strangers=True),
     codes.HMQ_SET_USER: Command(UserCommands.set, _ADMINISTER),
     codes.HMQ_USERS: Command(UserCommands.list, _ADMINISTER, fields=PageFields),
     codes.HMQ_REMOVE_USER: Command(UserCommands.remove, _ADMINISTER, fields=users.RemoveUserFields),

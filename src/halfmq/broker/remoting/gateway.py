@@ -36,7 +36,7 @@ from halfmq.core.state import State
 from halfmq.errors import ProtocolError, StoreDamaged
 from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.wire.remoting.acl import EXT_SIGNATURE, EXT_USER, is_signature
-from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_LOGIN, OURS, V5_3_1, ResponseCode, code_name
+from halfmq.wire.remoting.codes import EXT_DAMAGED, OURS, V5_3_1, ResponseCode, code_name
 from halfmq.wire.remoting.frame import BrokenFrame, FrameSplitter
 from halfmq.wire.remoting.header import (
     InvalidHeader,
@@ -128,6 +128,8 @@ class Command(NamedTuple):
     of_clients: bool = False
     #: Served while the broker drains, too: it is one-way, so its sender could not notice a refusal.
     while_draining: bool = False
+    #: Served before the connection proved who it is.
+    of_strangers: bool = False
 
 
 #: Characters of a name that a stranger gives, in a refusal.
@@ -175,7 +177,7 @@ class Gateway:
         without the demand costs nothing for it.
         """
         assert code not in self.handlers, f"command {code} has two handlers"
-        if self.users is not None:
+        if self.users is not None and not command.of_strangers:
             guard = Guard(code_name(code), command.access, view)
             handler = partial(self._serve_if_allowed, guard, handler)
         if fields is not None:
@@ -287,7 +289,9 @@ class Gateway:
             return False
         if request.is_response:
             return None  # nobody asked it anything
-        refused = None if request.code == HMQ_LOGIN else self._unsigned(connection, request)
+        command = self._commands.get(request.code)
+        is_open = command is not None and command.of_strangers
+        refused = None if is_open else self._unsigned(connection, request)
         if refused is None:
             return self.frame(connection, frame)
         self.reject_stranger(connection, request, refused)

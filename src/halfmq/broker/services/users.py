@@ -11,7 +11,7 @@ theirs; a new secret closes none.
 import logging
 from base64 import urlsafe_b64encode
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hmac import compare_digest
 from typing import Final, NamedTuple
 
@@ -223,11 +223,10 @@ class Users:
     def _refusal(self, peer: Peer, change: Change) -> Refused | None:
         if not is_user_name(change.user) or change.user == FIRST:
             return _invalid(f"{change.user[:100]!r} is no name for a user: up to 64 letters, digits and ._-")
-        for text in change.permissions or ():
-            try:
-                parse_permissions(text)
-            except UsageError as error:
-                return _invalid(str(error))
+        try:
+            _all_of(change.permissions or ())
+        except UsageError as error:
+            return _invalid(str(error))
         for what, secret in (("secret", change.secret), ("password", change.password)):
             if secret and len(secret) < SECRET_CHARS_MIN:
                 return _invalid(f"a {what} of fewer than {SECRET_CHARS_MIN} characters")
@@ -254,7 +253,7 @@ class Users:
         user = User(
             secrets,
             before.password if password is None else password,
-            before.permissions if change.permissions is None else change.permissions,
+            before.permissions if change.permissions is None else _all_of(change.permissions),
             limits,
         )
         by = Actor(peer.user, change.reason, peer.address)
@@ -329,6 +328,11 @@ class Users:
             peer = self._peers.connected.get(number)
             if peer is not None:
                 peer.close()
+
+
+def _all_of(texts: Iterable[str]) -> tuple[str, ...]:
+    """The permissions that these texts mean, each once. Raises UsageError."""
+    return tuple(dict.fromkeys([str(one) for text in texts for one in parse_permissions(text)]))
 
 
 def _new_secret(entropy: Entropy) -> str:
