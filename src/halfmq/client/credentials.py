@@ -34,9 +34,9 @@ class Credentials:
         """As it is now; a file is looked at not more often than once in a second."""
         return self._secret()
 
-    def read_again(self) -> bool:
-        """Look at once for a new secret; whether there is one."""
-        return self._secret() != self._read_again()
+    def is_replaced(self, secret: bytes) -> bool:
+        """Whether there is another one than ``secret`` by now; looks at once."""
+        return self._read_again() != secret
 
     def sign(self, frame: bytes) -> bytes:
         """The complete frame of a request, signed with the secret as it is now."""

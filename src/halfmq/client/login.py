@@ -43,8 +43,8 @@ class Known(Protocol):
         """As it is now."""
         ...
 
-    def read_again(self) -> bool:
-        """Look at once for a new secret; whether there is one."""
+    def is_replaced(self, secret: bytes) -> bool:
+        """Whether there is another one than ``secret`` by now; looks at once."""
         ...
 
 
@@ -62,7 +62,7 @@ def log_in(address: Address, known: Known, make_nonce: Callable[[], str] = own_n
         ProtocolError: it sent something else.
     """
     user = known.user
-    may_read_again = True
+    may_try_again = True
     while True:
         first = yield without_empty(write_fields(wire.LoginFields(user)))
         if first is None or first.language != LANGUAGE_OURS or first.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -88,9 +88,9 @@ def log_in(address: Address, known: Known, make_nonce: Callable[[], str] = own_n
             return False
         if second is None:
             raise ProtocolError(f"{address} did not answer a login")
-        if not (second.code == ResponseCode.NO_PERMISSION and may_read_again and known.read_again()):
+        if not (second.code == ResponseCode.NO_PERMISSION and may_try_again and known.is_replaced(secret)):
             raise _refused(address, user, second)
-        may_read_again = False
+        may_try_again = False
 
 
 def _refused(address: Address, user: str, answer: Answer) -> ConnectError:
