@@ -188,9 +188,10 @@ TABLE: Final = (
     ),
     # --- in passing
     PeerState(
-        "log line", "all clients", "`LOG_WAITING_BYTES_MAX`; 1,024 conditions", "it is written, or dropped and counted",
+        "log line, line of the audit log", "all clients", "`LOG_WAITING_BYTES_MAX`, `AUDIT_WAITING_BYTES_MAX`, `AUDIT_HELD_MAX`; 1,024 conditions",
+        "it is written, or dropped and counted",
         (
-            "broker.log_output:LogOutput._lines", "runtime.log_throttle:LogThrottle._said", "runtime.log_throttle:LogThrottle._left_out",
+            "broker.line_queue:LineQueue._lines", "broker.audit_log:AuditLog._held", "runtime.log_throttle:LogThrottle._said", "runtime.log_throttle:LogThrottle._left_out",
         ),
     ),
     PeerState(

@@ -17,7 +17,7 @@ A nonce is 32 random bytes, written in hex. The proof is an HMAC-SHA-256 with th
 """
 
 import hmac
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
@@ -60,7 +60,17 @@ class RemoveUserFields(Fields, gc=False):
     reason: str = ""
 
 
-class UserChange(Struct, gc=False, forbid_unknown_fields=True):
+class _Hidden(Struct, gc=False):
+    """Its repr shows no field: one of them is a secret, and a traceback may show variables."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(***)"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return []
+
+
+class UserChange(_Hidden, gc=False, forbid_unknown_fields=True):
     """Request body of HMQ_SET_USER. What is None stays as it is, or is empty for a new user."""
 
     user: str
@@ -77,7 +87,7 @@ class UserChange(Struct, gc=False, forbid_unknown_fields=True):
     password: _SecretText | None = None
 
 
-class NewSecret(Struct, gc=False):
+class NewSecret(_Hidden, gc=False):
     """Response body of HMQ_SET_USER: the secret that the broker made, which nobody is told again; "": it made none."""
 
     secret: str
