@@ -317,7 +317,15 @@ def recount(state: State) -> Recount:
     users = sum(user_bytes(*item) for item in state.users.items())
     offsets = sum(group_bytes(group) + OFFSET_BYTES * len(offsets) for group, offsets in state.offsets.items())
     return Recount(
-        DerivedState().base_bytes + topics + groups + held + producers + offsets + queries + coordinators + compared
+        DerivedState().base_bytes
+        + topics
+        + groups
+        + held
+        + producers
+        + offsets
+        + queries
+        + coordinators
+        + compared
         + users,
         groups,
         queries,
