@@ -220,7 +220,8 @@ COMMANDS: Final[dict[int, Command]] = {
     ),
     codes.HMQ_DECISION: Command(
         HalfBatchCommands.decision,
-        _on(Right.DESCRIBE, Scope.TOPIC, "query_topic"),
+        # Without a query it asks about this broker, as every client does.
+        Access((InField(Right.DESCRIBE, Scope.TOPIC, "query_topic", only_with="query"),)),
         fields=half_batches.DecisionFields,
     ),
     codes.HMQ_RAW_READ: Command(

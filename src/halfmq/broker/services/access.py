@@ -45,6 +45,8 @@ class InField(NamedTuple):
     separator: str = ""
     #: Whether an empty field means everything, and not nothing.
     all_if_empty: bool = True
+    #: Another field: while that is empty, the request asks for nothing here; "": there is none.
+    only_with: str = ""
 
 
 class InBody(NamedTuple):
@@ -95,7 +97,9 @@ class Guard:
         self._view = view
         #: Whether the audit log has each such request, also an allowed one.
         self.is_audited = bool(access.rights & _AUDITED)
-        fields = [need.field for need in access.needs if isinstance(need, InField)]
+        fields = [
+            name for need in access.needs if isinstance(need, InField) for name in (need.field, need.only_with) if name
+        ]
         has_others = any(isinstance(need, InBody) for need in access.needs)
         #: What a decision depends on, if that is only some fields.
         self._key: Callable[[Any], Any] | None = attrgetter(*fields) if fields and not has_others else None
@@ -155,6 +159,8 @@ def not_allowed(user: str, asked: Asked) -> Refused:
 
 
 def _names(need: InField, fields: Any) -> Iterable[str]:
+    if need.only_with and not getattr(fields, need.only_with):
+        return ()
     value = getattr(fields, need.field)
     names = value.split(need.separator) if need.separator and value else [value]
     present = [name for name in names if name]
