@@ -69,6 +69,20 @@ class _Line:
             UsageError: there is a user without a secret.
         """
         credentials = credentials_of(security)
+        if credentials is None:
+            return cls._attempt(address, security, None, timeout_s)
+        secret = credentials.secret()
+        try:
+            return cls._attempt(address, security, credentials, timeout_s)
+        except LoginFailed:
+            if not credentials.is_replaced(secret):
+                raise
+        return cls._attempt(address, security, credentials, timeout_s)
+
+    @classmethod
+    def _attempt(
+        cls, address: Address, security: Security, credentials: Credentials | None, timeout_s: float | None
+    ) -> Self:
         connect_s, answer_s = (CONNECT_S, ANSWER_S) if timeout_s is None else (timeout_s, timeout_s)
         try:
             stream = open_socket(address, security.tls, connect_s, answer_s)
@@ -170,7 +184,7 @@ class Connection(_Line):
             Unavailable: the connection broke, no response arrived in time, or the server takes no logins at the moment.
             LoginFailed, ProtocolError: as ``login.log_in``.
         """
-        steps = log_in(self.address, credentials)
+        steps = log_in(self.address, credentials.user, credentials.secret())
         try:
             answer = self._first_answer(next(steps))
             while True:

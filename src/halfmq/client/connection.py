@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
         Raises:
             NotSent, NoAnswer: as ``request``. LoginFailed, ConnectError, ProtocolError: as ``login.log_in``. The caller closes it.
         """
-        steps = log_in(self.address, credentials)
+        steps = log_in(self.address, credentials.user, credentials.secret())
         fields = next(steps)
         answer = await self._first_answer(fields, timeout_s)
         while True:

@@ -19,7 +19,7 @@ _SECRET_BYTES_MAX: Final = 1_024
 
 
 class Credentials:
-    """Of a user: see ``login.Known``. Signs frames."""
+    """A user, with its secret as it is now."""
 
     def __init__(self, user: str, secret: Callable[[], bytes], read_again: Callable[[], bytes] | None = None) -> None:
         """``read_again``: the secret, looked up now; None: it cannot change."""

@@ -10,7 +10,7 @@ Without TLS somebody in between may claim to be RocketMQ, and gets signed reques
 
 from collections.abc import Callable, Generator
 from secrets import token_hex
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from halfmq.client.refusals import is_temporary
 from halfmq.errors import ConnectError, LoginFailed, ProtocolError
@@ -31,66 +31,42 @@ PROBE: Final = RequestCode.GET_BROKER_CLUSTER_INFO
 PROBE_AFTER_S: Final = 1.0
 
 
-class Known(Protocol):
-    """Of a user: ``credentials.Credentials``."""
-
-    @property
-    def user(self) -> str:
-        """The name."""
-        ...
-
-    def secret(self) -> bytes:
-        """As it is now."""
-        ...
-
-    def is_replaced(self, secret: bytes) -> bool:
-        """Whether there is another one than ``secret`` by now; looks at once."""
-        ...
-
-
 def own_nonce() -> str:
     """A new one."""
     return token_hex(wire.NONCE_BYTES)
 
 
-def log_in(address: Address, known: Known, make_nonce: Callable[[], str] = own_nonce) -> Steps:
-    """The requests of a login, and what their responses mean. A refused secret is read again and tried once more if it has changed.
+def log_in(address: Address, user: str, secret: bytes, make_nonce: Callable[[], str] = own_nonce) -> Steps:
+    """The requests of a login, and what their responses mean. After an error the caller closes the connection, as the server does; if
+    there is another secret by then, it may connect and try that one.
 
     Raises:
         LoginFailed: the server does not accept the user, or does not know the secret itself. Waiting does not help.
         ConnectError: it accepts no logins at the moment.
         ProtocolError: it sent something else.
     """
-    user = known.user
-    may_try_again = True
-    while True:
-        first = yield without_empty(write_fields(wire.LoginFields(user)))
-        if first is None or first.language != LANGUAGE_OURS or first.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return True
-        if first.code == ResponseCode.SYSTEM_BUSY:
-            return False  # a halfmq broker without users
-        if first.code != ResponseCode.SUCCESS:
-            raise _refused(address, user, first)
-        server_nonce = first.read(wire.LoginReply).nonce
-        if not server_nonce:
-            raise ProtocolError(f"{address} answered a login without a nonce")
-        nonce, secret = make_nonce(), known.secret()
-        proof = wire.client_proof(user, secret, server_nonce, nonce)
-        second = yield write_fields(wire.LoginFields(user, nonce, proof))
-        if second is not None and second.code == ResponseCode.SUCCESS:
-            if not wire.is_proof(
-                second.read(wire.LoginReply).proof, wire.server_proof(user, secret, server_nonce, nonce)
-            ):
-                raise LoginFailed(
-                    f"{address} did not prove that it knows the secret of user {user!r}",
-                    hint="it is not the server that this secret is for: look who listens there, and use rocketmqs:// to be sure of it",
-                )
-            return False
-        if second is None:
-            raise ProtocolError(f"{address} did not answer a login")
-        if not (second.code == ResponseCode.NO_PERMISSION and may_try_again and known.is_replaced(secret)):
-            raise _refused(address, user, second)
-        may_try_again = False
+    first = yield without_empty(write_fields(wire.LoginFields(user)))
+    if first is None or first.language != LANGUAGE_OURS or first.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        return True
+    if first.code == ResponseCode.SYSTEM_BUSY and (first.remark or "").startswith(wire.NO_USERS):
+        return False
+    if first.code != ResponseCode.SUCCESS:
+        raise _refused(address, user, first)
+    server_nonce, nonce = first.read(wire.LoginReply).nonce, make_nonce()
+    if not server_nonce:
+        raise ProtocolError(f"{address} answered a login without a nonce")
+    proof = wire.client_proof(user, secret, server_nonce, nonce)
+    second = yield write_fields(wire.LoginFields(user, nonce, proof))
+    if second is None:
+        raise ProtocolError(f"{address} did not answer a login")
+    if second.code != ResponseCode.SUCCESS:
+        raise _refused(address, user, second)
+    if not wire.is_proof(second.read(wire.LoginReply).proof, wire.server_proof(user, secret, server_nonce, nonce)):
+        raise LoginFailed(
+            f"{address} did not prove that it knows the secret of user {user!r}",
+            hint="it is not the server that this secret is for: look who listens there, and use rocketmqs:// to be sure of it",
+        )
+    return False
 
 
 def _refused(address: Address, user: str, answer: Answer) -> ConnectError:

@@ -27,6 +27,8 @@ from halfmq.model.users import UserLimits
 from halfmq.wire.remoting.fields import JsonBody
 
 NONCE_BYTES: Final = 32
+#: Begins the text of code 2 in the response of a broker without users.
+NO_USERS: Final = "this broker has no users"
 #: Characters of a secret or password: one that an administrator gives is no shorter.
 SECRET_CHARS_MIN: Final = 8
 SECRET_CHARS_MAX: Final = 1_024
