@@ -52,12 +52,6 @@ class BrokerConfig:
     name_port: int = NAME_PORT
     #: Port for health and undecided transactions over HTTP; 0: any free port; None: no HTTP.
     http_port: int | None = None
-    #: The key with which secrets of users are sealed; None: the broker has no users.
-    secrets_key_file: Path | None = None
-    #: None: see ``audit_log_file``.
-    audit_log: Path | None = None
-    audit_log_bytes: int = limits.AUDIT_BYTES_MAX
-    audit_log_files: int = limits.AUDIT_FILES_MAX
     #: Further names under which clients address the HTTP port, as a proxy's or a service's.
     http_host_names: tuple[str, ...] = ()
     #: Also listen on ``port`` - 2, if that is free (RocketMQ ``fastListenPort``).
@@ -199,12 +193,6 @@ class BrokerConfig:
         if self.tls_cert is None:
             return None
         return TlsFiles(*(str(file or "") for file in (self.tls_client_ca, self.tls_cert, self.tls_key)))
-
-    def audit_log_file(self) -> Path | None:
-        """Where it is; None: there is none."""
-        if self.audit_log is not None or self.secrets_key_file is None:
-            return self.audit_log
-        return self.data / "audit.jsonl"
 
     def vip_port(self) -> int | None:
         """Port for Java clients before 4.5.1 and all with ``vipChannelEnabled``; None: not used.
