@@ -334,7 +334,7 @@ class Broker:
                 "there are no users yet, and nobody is served: make an administrator with `halfmq user add NAME --administrator "
                 "--url 'rocketmq://%s@HOST:PORT?secretfile=%s'` (once, on this machine)", FIRST, path,
             )  # fmt: skip
-        audit = config.audit_log_file()
+        audit = config.audit_file()
         if audit is not None:
             self._audit_log = AuditLog(audit, config.audit_log_bytes, config.audit_log_files)
             self._gateway.audit = Audit(self._audit_log)

@@ -155,7 +155,9 @@ async def test_a_message_by_its_offset_is_for_who_may_consume_its_topic(tmp_path
         assert (await thief.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == NO
         fields = {**fields, "group": "billing"}
         settings = {"groupName": "billing"}
-        made = await users.administrator.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(settings).encode())
+        made = await users.administrator.ask(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(settings).encode()
+        )
         assert made.code == OK
         assert (await billing.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == OK
 
