@@ -279,6 +279,7 @@ class Broker:
             SettledVerdictLookup(view, store, self._offload),
             GroupScan(view, self._loop),
             operator_of=store.log.operator_of,
+            user_of=store.log.user_of,
             properties_at=store.log.properties_at,
             flush=peers.flush,
         )
