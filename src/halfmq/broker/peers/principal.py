@@ -47,15 +47,15 @@ class Principal:
             self._granted.clear()
         self._granted.add(request)
 
-    def wait_s(self, clock: Callable[[], float]) -> float:
-        """Count a request. 0: it is within the limit; else how long the user must send no other one, s. ``clock``: monotonic, s."""
+    def wait_s(self, clock: Callable[[], float], requests: int) -> float:
+        """Count that many requests. 0: it is within the limit; else how long the user must send no other one, s. ``clock``: monotonic, s."""
         rate = self.limits.requests_per_s
         if not rate:
             return 0.0
         now_s = clock()
         self._tokens = min(rate, self._tokens + (now_s - self._refilled_s) * rate)
         self._refilled_s = now_s
-        self._tokens -= 1
+        self._tokens -= requests
         return max(0.0, -self._tokens / rate)
 
     def is_new(self, names: Iterable[tuple[Scope, str]]) -> bool:

@@ -96,12 +96,13 @@ class Connection(Peer):
 
     def logged_in(self) -> None:
         """It proved who it is (``Users.identify``): its requests need no signature from now on."""
-        self._handle = self._gateway.frame
+        is_limited = self.principal is not None and self.principal.limits.requests_per_s
+        self._handle = self._gateway.frame_of_limited if is_limited else self._gateway.frame
 
     @property
     def has_logged_in(self) -> bool:
         """Whether it did."""
-        return self._handle == self._gateway.frame
+        return self._handle != self._gateway.frame_of_stranger
 
     def push(self, what: object) -> bool:
         return self._gateway.push(self, what)
@@ -134,6 +135,8 @@ class Command(NamedTuple):
 
 #: Characters of a name that a stranger gives, in a refusal.
 _NAME_CHARS_SHOWN: Final = 80
+#: A longer request counts as several for the rate of a user.
+_BYTES_OF_A_REQUEST: Final = 16_384
 #: How long a stranger is not read from after a refusal, s: trying secrets takes time.
 _STRANGER_RESTS_S: Final = 0.1
 _WHO: Final = "this broker has users: log in (rocketmq://user@host:port?secretfile=FILE), or sign requests as RocketMQ's clients do (AclClientRPCHook)"
@@ -188,12 +191,9 @@ class Gateway:
         self.handlers[code] = handler
 
     def _serve_if_allowed(self, guard: Guard, handler: Handler, connection: Connection, request: Request[Any]) -> None:
-        """The handler gets only requests that the connection's user may send, as fast as it may."""
+        """The handler gets only requests that the connection's user may send."""
         principal = connection.principal
         assert principal is not None
-        wait_s = principal.wait_s(self._clock)
-        if wait_s:
-            self._slow_down(connection, principal, wait_s)
         refused = guard.refusal(principal, request.ext, request.body)
         if self.audit is not None and (refused is not None or guard.is_audited):
             number = None if request.is_oneway else request.opaque
@@ -204,6 +204,15 @@ class Gateway:
             connection.raw_read_end = None
             code, remark, ext = refusal(refused)
             self.answer(connection, request, code, remark, ext)
+
+    def frame_of_limited(self, connection: Connection, frame: bytes) -> bool | None:
+        """As ``frame``, of a user whose requests are limited: also those that are refused, or malformed."""
+        principal = connection.principal
+        assert principal is not None
+        wait_s = principal.wait_s(self._clock, 1 + len(frame) // _BYTES_OF_A_REQUEST)
+        if wait_s:
+            self._slow_down(connection, principal, wait_s)
+        return self.frame(connection, frame)
 
     def _slow_down(self, connection: Connection, principal: Principal, wait_s: float) -> None:
         connection.rest(wait_s)
@@ -278,7 +287,7 @@ class Gateway:
     def frame_of_stranger(self, connection: Connection, frame: bytes) -> bool | None:
         """Serve one frame of a connection that has not logged in: a login, or what a user signed. False: as ``frame``."""
         if connection.has_logged_in:  # with an earlier frame of the same read
-            return self.frame(connection, frame)
+            return self.frame_of_limited(connection, frame)
         try:
             request = decode_text(frame)
         except InvalidHeader as error:
@@ -293,7 +302,7 @@ class Gateway:
         is_open = command is not None and command.of_strangers
         refused = None if is_open else self._unsigned(connection, request)
         if refused is None:
-            return self.frame(connection, frame)
+            return self.frame(connection, frame) if is_open else self.frame_of_limited(connection, frame)
         self.reject_stranger(connection, request, refused)
         return None
 

@@ -311,9 +311,9 @@ class Users:
         if user is None:
             self._forget(name)
         else:
-            before = () if principal is None else principal.permissions
+            before = None if principal is None else _demands(principal)
             principal = self._know(name, user)
-            if before and before != principal.permissions:
+            if before is not None and before != _demands(principal):
                 self._close(principal)
         if self.token:
             self.token = ""
@@ -333,6 +333,11 @@ class Users:
             peer = self._peers.connected.get(number)
             if peer is not None:
                 peer.close()
+
+
+def _demands(principal: Principal) -> tuple[object, ...]:
+    """What a change of makes the user connect again: what it joined may no longer be its own, and requests are counted or not."""
+    return principal.permissions, bool(principal.limits.requests_per_s)
 
 
 def _all_of(texts: Iterable[str]) -> tuple[str, ...]:
