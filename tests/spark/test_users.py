@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROWS: Final = 40
 RIGHTS: Final = {
     "service": ("send:topic:orders", "send:group:service"),
-    "reader": ("consume:topic:orders",),
+    "reader": ("consume:topic:orders", "consume:group:TOOLS_CONSUMER"),
     "views": ("read-undecided:broker",),
     "writer": ("send:topic:out", "send:group:halfmq-spark", "decide:topic:out", "decide:group:halfmq-spark"),
 }
