@@ -47,12 +47,14 @@ from halfmq.core.commands import (
     ForgetQuery,
     LockQueues,
     PrepareBatch,
+    RemoveUser,
     RequestedVerdict,
     ResolveTransaction,
     SendBack,
     SetGroup,
     SetProducer,
     SetTopic,
+    SetUser,
     TakeEpoch,
     TrimLog,
     UnlockQueues,
@@ -73,6 +75,8 @@ from halfmq.core.decision import (
     SendCheck,
     Sent,
     Settled,
+    UserIsSet,
+    UserRemoved,
     Why,
 )
 from halfmq.core.holds import holding, unread_between
@@ -95,6 +99,7 @@ from halfmq.model.properties import encode
 from halfmq.model.query_batch import QueryBatch, of_tx_id
 from halfmq.model.records import (
     Committed,
+    Copied,
     CopiedDelayed,
     CopiedHalfBatch,
     Decided,
@@ -108,6 +113,7 @@ from halfmq.model.records import (
 )
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 from halfmq.model.stored_message import StoredMessage
+from halfmq.model.users import User, UserLimits, UserSecret
 
 TOPICS = ("orders", "loyalty", "audit")
 GROUPS = ("PG", "PG2")
@@ -177,6 +183,8 @@ class Life:
         #: Newest epoch of each coordinator, by group and name; and its transactions without a verdict.
         self.epochs: dict[tuple[str, str], int] = {}
         self.coordinated: dict[str, tuple[str, str]] = {}
+        #: Who sends, and settles, from now on; "" until there are users.
+        self.user = ""
         self.seen: Counter[str] = Counter()
 
     def one_of(self, items: Any) -> Any:
@@ -197,7 +205,32 @@ class Life:
         body = bytes([self.rng.randrange(256)]) * self.one_of([1, 10, 500, 3_000])
         if self.count % 3 == 0:  # no die is thrown for this
             extra = {**extra, "HMQ_TX_MARKER": "9.1"}
-        return {"topic": self.one_of(TOPICS), "queue": self.one_of([-1, 0, 1]), "body": body, **extra}
+        return {
+            "topic": self.one_of(TOPICS),
+            "queue": self.one_of([-1, 0, 1]),
+            "body": body,
+            "user": self.user,
+            **extra,
+        }
+
+    def users(self) -> None:
+        """Users are made, changed and removed. A transaction whose user changes in the middle gets no more halves. No die is thrown."""
+        state, number = self.log.state, self.log.state.log_end // 8
+        name = ("root", "shop", "audit")[number % 3]
+        user = User(
+            (UserSecret(b"s" * (number % 20), number % 4 and self.log.now_ms + number % 900),), "",
+            ("administer:broker",) if name == "root" or number % 5 == 0 else ("send:topic:*",),
+            UserLimits(undecided=number % 7 * 3),
+        )  # fmt: skip
+        if name in state.users and number % 2:
+            reply = self.log.do(RemoveUser(name, self.by()))
+        else:
+            reply = self.log.do(SetUser(name, user, name not in state.users, self.by()))
+        self.seen[f"user {type(reply).__name__}"] += 1
+        assert isinstance(reply, UserIsSet | UserRemoved) or reply.why is Why.NOT_NOW
+        if state.users:
+            assert any(one.is_administrator for one in state.users.values())
+            self.user = list(state.users)[number % len(state.users)]
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
@@ -249,6 +282,7 @@ class Life:
         command: Any = (
             ResolveTransaction(group, tx_id, wanted, "ops") if by_operator else end(tx_id, first, wanted, group=group)
         )
+        command = changed(command, user=self.user)
         reply = self.log.do(command)
         known = self.verdicts.get((group, tx_id))
         if known is None and isinstance(reply, Settled):
@@ -381,7 +415,7 @@ class Life:
             command = half_batch(
                 batch, attempt, index=len(found), messages=self.one_of([1, 3]), topic=self.one_of(TOPICS),
                 size=6_000 if large else self.one_of([50, 500, 3_000]), queue=self.one_of([0, 1]), group=query.group,
-                delays=self.delays() if self.rng.random() < 0.3 else (),
+                delays=self.delays() if self.rng.random() < 0.3 else (), user=self.user,
             )  # fmt: skip
             reply = self.log.do(command)
             if isinstance(reply, Sent):
@@ -441,7 +475,7 @@ class Life:
             assert isinstance(reply, Refused)
             self.seen["winner missing"] += reply.why is Why.INCOMPLETE
         is_last = self.rng.random() < 0.1
-        command = DecideBatch(1, query.group, batch, digest, tuple(winners), is_last)
+        command = DecideBatch(1, query.group, batch, digest, tuple(winners), is_last, self.user)
         while (reply := self.log.do(command)) == Done(again=True):
             self.seen["half batches copied"] += 1
         if isinstance(reply, BatchDecided):
@@ -526,6 +560,7 @@ class Life:
         self.seen["tick"] += 1
 
     def connect(self) -> None:
+        self.users()
         connection = self.rng.randrange(10, 14)
         self.log.session(
             self.one_of([producer(connection, 0, *GROUPS), ConnectionClosed(connection), consumer(connection, 0)])
@@ -694,6 +729,8 @@ class Life:
                 queues.setdefault((record.topic_id, record.message.queue_id), []).append(record.message.queue_offset)
             if isinstance(record, Committed | RolledBack):
                 settled[record.group, record.tx_id] += 1
+            self.seen["verdict by a user"] += isinstance(record, Committed | RolledBack | Decided) and record.user != ""
+            self.seen["copy of a user"] += isinstance(record, Copied) and record.user != ""
             if isinstance(record, Committed):
                 assert record.decided_by != DecidedBy.POLICY, "a policy never commits"
             if isinstance(record, Decided):
@@ -788,6 +825,7 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
         "half sent again", "repeated", "conflict", "incomplete", "check", "trim", "restart", "snapshot", "shown",
         "delayed", "past the window", "rolled back by policy", "parked by CHECKS", "parked by AGE", "asked by hand",
         "epoch taken", "earlier epoch SUPERSEDED", "settled by its coordinator", "coordinator forgotten",
+        "user UserIsSet", "user UserRemoved", "user Refused", "verdict by a user", "copy of a user",
         "fenced", "comparison agrees", "finding", "finding forgotten", "last decision", "query forgotten", "query QueryRemoved by hand", "restart with another immunity", "holder", "hold", "held", "group deleted", "group with members", "decided", "decision repeated",
         "half batch sent again", "half batches copied", "old run FENCED", "winner missing", "batch rolled back", "batch missing",
         "tied", "half batch with delays decided", "half batch with delays lost", "half batch with delays rolled back",

@@ -282,6 +282,7 @@ def message(
     max_reconsume_times: int = -1,
     sys_flag: int = 0,
     queues: int = 4,
+    user: str = "",
     **pairs: str,
 ) -> SendMessage | SendHalf | Refused:
     """The command of a front door for a send with these properties."""
@@ -292,7 +293,7 @@ def message(
         properties=properties.encode(pairs).decode(errors="surrogateescape"), reconsume_times=reconsume_times,
         max_reconsume_times=max_reconsume_times,
     )  # fmt: skip
-    return send_command(connection, PEER, fields, body)
+    return send_command(connection, PEER, fields, body, user)
 
 
 def batch_of(
@@ -329,6 +330,7 @@ def half_batch(
     group: str = "PG",
     grace_ms: int = -1,
     delays: Sequence[int] = (),
+    user: str = "",
 ) -> PrepareBatch:
     """A half batch of a query's batch, or of a transaction. Its payload is no real one, which decisions do not read, unless its messages
     have ``delays`` (as ``message_facts.delay_in``), one each instead of ``messages``.
@@ -348,7 +350,7 @@ def half_batch(
         attempt, messages, crc32(payload), 0, False, delayed_entries_of(payload, messages) if delays else b"",
         *(() if query is None else (query.topic, query.stream)),
     )  # fmt: skip
-    return PrepareBatch(1, group, name, facts, index, count, topic, 4, queue, grace_ms, payload, batch=query)
+    return PrepareBatch(1, group, name, facts, index, count, topic, 4, queue, grace_ms, payload, batch=query, user=user)
 
 
 def _delayed(unique_id: str, delay: int) -> bytes:

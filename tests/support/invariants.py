@@ -3,6 +3,7 @@
 The simulation runs it after each event.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -72,6 +73,10 @@ def _problems(state: State) -> Iterator[str]:
         ("groups with any", state.derived.undecided_groups, sum(bool(group.undecided) for group in groups)),
     ):
         yield "" if says == is_ else f"{says} {name} are counted, which are {is_}"
+    of_users = Counter(known.user for group in groups for known in group.undecided.values() if known.user)
+    yield (
+        "" if state.derived.undecided_of_user == of_users else f"{state.derived.undecided_of_user} of users, {of_users}"
+    )
     for name in state.derived.policies_due:
         yield "" if name in state.derived.policies else f"group {name} is to be looked at and has no policy"
     administrators = sum(user.is_administrator for user in state.users.values())

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from halfmq.model import properties as props
 from halfmq.model.half_batch import ENTRY_BYTES, HalfMessage, build_payload, delayed_entries_of, half_of
-from halfmq.model.message_facts import common_values, coordinator_of, half_facts, plain_facts
+from halfmq.model.message_facts import common_values, coordinator_of, half_facts, plain_facts, user_of
 from halfmq.model.placement import aligned
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
@@ -139,7 +139,17 @@ def half_record(
     stored = stored._replace(queue_offset=half_index)
     facts = half_facts(common_values(stored.properties))
     return HalfRecord(
-        offset, size, topic_id, *stored, group, tx_id, index, count, *facts, coordinator_of(stored.properties)
+        offset,
+        size,
+        topic_id,
+        *stored,
+        group,
+        tx_id,
+        index,
+        count,
+        *facts,
+        coordinator_of(stored.properties),
+        user_of(stored.properties),
     )
 
 
@@ -164,14 +174,14 @@ def ref(offset: int = 64, half_index: int = 0, due_ms: int = 0) -> Ref:
     return Ref(offset, 200, offset, half_index, 7, 3, -1 if due_ms else 21, due_ms, -1_234_567, 987_654_321_012)
 
 
-def committed(*refs: Ref, tx_id: str = "T1") -> Make:
-    size = committed_size(GROUP, tx_id, len(refs))
-    return lambda offset: Committed(offset, size, GROUP, tx_id, DecidedBy.PRODUCER, refs)
+def committed(*refs: Ref, tx_id: str = "T1", user: str = "") -> Make:
+    size = committed_size(GROUP, tx_id, len(refs), user)
+    return lambda offset: Committed(offset, size, GROUP, tx_id, DecidedBy.PRODUCER, refs, user)
 
 
-def rolled_back(*half_indexes: int, tx_id: str = "T1") -> Make:
-    size = rolled_back_size(GROUP, tx_id, len(half_indexes))
-    return lambda offset: RolledBack(offset, size, GROUP, tx_id, DecidedBy.CHECK, half_indexes)
+def rolled_back(*half_indexes: int, tx_id: str = "T1", user: str = "") -> Make:
+    size = rolled_back_size(GROUP, tx_id, len(half_indexes), user)
+    return lambda offset: RolledBack(offset, size, GROUP, tx_id, DecidedBy.CHECK, half_indexes, user)
 
 
 def half_batch(
@@ -183,6 +193,7 @@ def half_batch(
     delays_ms: Sequence[int] = (),
     query_topic: str = "",
     stream: str = "",
+    user: str = "",
     **pairs: str,
 ) -> Make:
     """A half batch of ``count`` messages; ``pairs``: their properties besides UNIQ_KEY. ``delays_ms``: one each, from the decision."""
@@ -203,7 +214,7 @@ def half_batch(
     entries = crc32(payload[-count * ENTRY_BYTES :])
     batch = BatchFacts(
         attempt, count, crc32(payload), entries, "KEYS" in pairs,
-        delayed_entries_of(payload, count) if delays_ms else b"", query_topic, stream,
+        delayed_entries_of(payload, count) if delays_ms else b"", query_topic, stream, user,
     )  # fmt: skip
     size = half_batch_size(GROUP, tx_id, batch, len(payload))
     return lambda offset: HalfBatch(offset, size, 7, queue_id, half_index, GROUP, tx_id, batch, 2, 0, 60_000, payload)
@@ -212,7 +223,7 @@ def half_batch(
 def copied_half_batch(source: int, of: HalfBatch) -> Make:
     return lambda offset: CopiedHalfBatch(
         offset, of.size, source, replace(half_of(of), offset=offset, first_offset=64), GROUP, of.tx_id, of.count,
-        1_700_000_000_000, 1_700_000_006_000, 4, 1_700_000_011_000,
+        1_700_000_000_000, 1_700_000_006_000, 4, 1_700_000_011_000, None, of.batch.user,
     )  # fmt: skip
 
 
@@ -230,10 +241,11 @@ def decided(
     is_last: bool = False,
     query_topic: str = "",
     stream: str = "",
+    user: str = "",
 ) -> Make:
-    size = decided_size(GROUP, tx_id, digest, len(refs), len(lost), query_topic, stream)
+    size = decided_size(GROUP, tx_id, digest, len(refs), len(lost), query_topic, stream, user)
     return lambda offset: Decided(
-        offset, size, GROUP, tx_id, DecidedBy.PRODUCER, digest, refs, lost, is_last, query_topic, stream
+        offset, size, GROUP, tx_id, DecidedBy.PRODUCER, digest, refs, lost, is_last, query_topic, stream, user
     )
 
 

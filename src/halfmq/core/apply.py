@@ -30,6 +30,7 @@ from halfmq.core.derived import (
     add_delayed,
     add_query,
     count_half,
+    count_of_user,
     count_undecided,
     enter_of_coordinator,
     enter_of_query,
@@ -258,11 +259,14 @@ def _half(state: State, record: HalfRecord) -> None:
         if not undecided:
             derived.undecided_groups += 1
         coordinator = record.coordinator
+        user = record.user
         known = undecided[tx_id] = Undecided(
-            group_name, tx_id, (half,), count, now_ms, grace_until_ms, 0, grace_until_ms, coordinator
+            group_name, tx_id, (half,), count, now_ms, grace_until_ms, 0, grace_until_ms, coordinator, user
         )
         if coordinator is not None:
             enter_of_coordinator(state, known)
+        if user:
+            count_of_user(state, user, 1)
         schedule(state, group, tx_id, grace_until_ms)
     else:
         _join(state, group, known, half, count, grace_until_ms)
@@ -292,7 +296,16 @@ def _replace(
     if known.coordinator is not None:
         leave_coordinator(state, known)
     replaced = group.undecided[tx_id] = Undecided(
-        known.group, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, next_check, known.coordinator
+        known.group,
+        tx_id,
+        halves,
+        count,
+        prepared_at_ms,
+        grace_until_ms,
+        checks,
+        next_check,
+        known.coordinator,
+        known.user,
     )
     if known.coordinator is not None:
         enter_of_coordinator(state, replaced)
@@ -318,9 +331,10 @@ def _copied_half(state: State, record: Copied) -> None:
         enter_of_query(state, record.tx_id, half)
         known = group.undecided[record.tx_id] = Undecided(
             record.group, record.tx_id, (half,), record.count, record.prepared_at_ms, record.grace_until_ms,
-            record.checks, check, record.coordinator,
+            record.checks, check, record.coordinator, record.user,
         )  # fmt: skip
         enter_of_coordinator(state, known)
+        count_of_user(state, record.user, 1)
         schedule_or_park(state, group, record.tx_id, check)
         return
     _replace(
@@ -346,7 +360,10 @@ def _half_batch(state: State, record: HalfBatch) -> None:
         return
     count_undecided(state, group)
     enter_of_query(state, tx_id, half)
-    group.undecided[tx_id] = Undecided(record.group, tx_id, (half,), count, now_ms, grace_until_ms, 0, grace_until_ms)
+    count_of_user(state, batch.user, 1)
+    group.undecided[tx_id] = Undecided(
+        record.group, tx_id, (half,), count, now_ms, grace_until_ms, 0, grace_until_ms, None, batch.user
+    )
     schedule(state, group, tx_id, grace_until_ms)
 
 
@@ -458,6 +475,8 @@ def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
     unschedule(state, group, tx_id, known.next_check)
     if known.coordinator is not None:
         leave_coordinator(state, known)
+    if known.user:
+        count_of_user(state, known.user, -1)
     if known.halves[0].batch is not None:
         derived.undecided_delayed -= sum([half.delayed_messages for half in known.halves])
         leave_query(state, known)

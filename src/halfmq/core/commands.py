@@ -109,6 +109,7 @@ class SendHalf(msgspec.Struct, frozen=True, gc=False):
     coordinator: Coordinator | None = None
     #: As in ``records.HalfRecord``.
     has_marker: bool = False
+    user: str = ""
 
 
 class PrepareBatch(msgspec.Struct, frozen=True, gc=False):
@@ -135,6 +136,8 @@ class PrepareBatch(msgspec.Struct, frozen=True, gc=False):
     earlier: EarlierVerdict | None = None
     #: None unless the facts have an attempt.
     batch: QueryBatch | None = None
+    #: The name of who sends it; "": the broker has no users.
+    user: str = ""
 
 
 class Winner(NamedTuple):
@@ -158,6 +161,8 @@ class DecideBatch(NamedTuple):
     winners: tuple[Winner, ...]
     #: Whether the query has no further batches.
     is_last: bool = False
+    #: As in ``PrepareBatch``.
+    user: str = ""
 
 
 class FindDecision(NamedTuple):
@@ -229,6 +234,8 @@ class EndTransaction(msgspec.Struct, frozen=True, gc=False):
     settled: SettledRow | None
     #: The coordinator that sends it, in the epoch that it states.
     coordinator: Coordinator | None = None
+    #: As in ``PrepareBatch``.
+    user: str = ""
 
 
 class SendBack(NamedTuple):
@@ -422,6 +429,8 @@ class ResolveTransaction(NamedTuple):
     settled: SettledRow | None = None
     #: None: only ``operator`` is known.
     by: Actor | None = None
+    #: As in ``PrepareBatch``; ``operator`` is who this is said to be.
+    user: str = ""
 
 
 class FenceTransaction(msgspec.Struct, frozen=True, gc=False):
@@ -436,6 +445,8 @@ class FenceTransaction(msgspec.Struct, frozen=True, gc=False):
     #: As in ``SendHalf``.
     searched_to: int = -1
     earlier: EarlierVerdict | None = None
+    #: As in ``PrepareBatch``.
+    user: str = ""
 
 
 class NoteTime(NamedTuple):

@@ -58,7 +58,7 @@ def copy_half(known: Undecided, half: Half, offset: int) -> CopiedHalf | CopiedH
     size = copied_half_size(half.message_bytes) if is_single else half.message_bytes
     return (CopiedHalf if is_single else CopiedHalfBatch)(
         offset, size, half.offset, replace(half, offset=offset), known.group, known.tx_id, known.count,
-        known.prepared_at_ms, known.grace_until_ms, known.checks, known.next_check, known.coordinator,
+        known.prepared_at_ms, known.grace_until_ms, known.checks, known.next_check, known.coordinator, known.user,
     )  # fmt: skip
 
 

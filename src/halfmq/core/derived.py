@@ -157,6 +157,15 @@ def leave_coordinator(state: State, known: Undecided) -> None:
             del state.derived.undecided_of_coordinator[key]
 
 
+def count_of_user(state: State, user: str, more: int) -> None:
+    """Count ``more`` undecided transactions of a user, if anybody is known."""
+    if user:
+        counts = state.derived.undecided_of_user
+        count = counts.pop(user, 0) + more
+        if count:
+            counts[user] = count
+
+
 def add_delayed(state: State, delayed: Delayed) -> None:
     """Enter a delayed message, new or copied to another place."""
     before = state.delayed.get(delayed.first_offset)

@@ -43,6 +43,7 @@ from halfmq.core.derived import (
     add_delayed,
     add_query,
     count_half,
+    count_of_user,
     count_undecided,
     enter_of_coordinator,
     enter_of_query,
@@ -486,6 +487,7 @@ def _load_undecided(state: State, row: Undecided) -> None:
     # ``group.name``: one string for all transactions of the group instead of one for each row.
     known = group.undecided[row.tx_id] = replace(row, group=group.name)
     enter_of_coordinator(state, known)
+    count_of_user(state, known.user, 1)
     schedule_or_park(state, group, known.tx_id, known.next_check)
     enter_of_query(state, known.tx_id, known.halves[0])
     for half in known.halves:

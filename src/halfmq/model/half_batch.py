@@ -28,7 +28,7 @@ from halfmq.model.checksum import crc32
 from halfmq.model.ids import hash64
 from halfmq.model.layout import ITEM, ITEM_HEAD, PAYLOAD_ENTRY
 from halfmq.model.message_facts import common_values, delay_in, has_marker, tag_hashes
-from halfmq.model.properties import HMQ_COORDINATOR
+from halfmq.model.properties import HMQ_COORDINATOR, HMQ_USER
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT, Half, HalfBatch
 from halfmq.model.steps import Steps
 from halfmq.model.stored_message import (
@@ -61,6 +61,7 @@ _UNSIGNED_ENTRY: Final = PAYLOAD_ENTRY.only("from_start", "message_bytes", "tag_
 _delay_at: Final = struct.Struct(">q").unpack_from
 _FLAGS_ALLOWED: Final = SYS_COMPRESSED | SYS_COMPRESSION_TYPE_MASK
 _HMQ_COORDINATOR: Final = HMQ_COORDINATOR.encode()
+_HMQ_USER: Final = HMQ_USER.encode()
 _EMPTY_MESSAGE: Final = StoredMessage("", 0, 0, 0, 0, 0, b"", 0, b"", 0, 0, b"", 0, b"")
 
 
@@ -210,6 +211,8 @@ def _properties_problem(properties: bytes, tran_msg: bytes, pairs: Mapping[bytes
         return "its properties are not UTF-8"
     if _HMQ_COORDINATOR in pairs:  # it would be a transaction that anybody settles
         return f"a half batch has no coordinator: send the messages with {HMQ_COORDINATOR} as single halves"
+    if _HMQ_USER in pairs:
+        return f"{HMQ_USER} is written by the broker: leave it out"
     return "the messages of a half batch have no TRAN_MSG" if tran_msg else ""
 
 

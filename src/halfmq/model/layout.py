@@ -81,7 +81,8 @@ COPIED_HALF_HEAD: Final = Layout(
 COPIED_DELAYED_HEAD: Final = Layout(
     RECORD_HEAD, first_offset="q", half_index="q", due_ms="q", key_hash="q", tag_hash="i", topic_id="i"
 )
-VERDICT_HEAD: Final = Layout(RECORD_HEAD, decided_by="B", reserved_2="B", group_bytes="H", id_bytes="H", count="H")
+#: User: who requested it, the last bytes of the record. Records of versions without users have 0 bytes of it.
+VERDICT_HEAD: Final = Layout(RECORD_HEAD, decided_by="B", user_bytes="B", group_bytes="H", id_bytes="H", count="H")
 #: One message that a verdict or a release shows.
 REF: Final = Layout(
     offset="q", first_offset="q", half_index="q", queue_offset="q", due_ms="q", key_hash="q", message_bytes="i",
@@ -107,7 +108,15 @@ HALF_BATCH_HEAD: Final = Layout(
     batch_flags="B", group_bytes="B", id_bytes="B", attempt_bytes="B",
 )  # fmt: skip
 DECIDED_HEAD: Final = Layout(
-    _QUERY_HEAD, decided_by="B", digest_bytes="B", group_bytes="H", id_bytes="H", decided_flags="H", refs="I", lost="I"
+    _QUERY_HEAD,
+    decided_by="B",
+    digest_bytes="B",
+    group_bytes="H",
+    id_bytes="H",
+    user_bytes="B",
+    decided_flags="B",
+    refs="I",
+    lost="I",
 )
 #: One half batch that a decision shows.
 BATCH_REF: Final = Layout(

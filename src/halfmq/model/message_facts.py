@@ -26,6 +26,7 @@ from halfmq.model.properties import (
     HMQ_TX_INDEX,
     HMQ_TX_MARKER,
     HMQ_TX_NAME,
+    HMQ_USER,
     KEYS,
     NAME_VALUE_SEPARATOR,
     PGROUP,
@@ -40,6 +41,7 @@ from halfmq.model.properties import (
     cut,
     find,
 )
+from halfmq.model.users import is_user_name
 
 #: The sign distinguishes an absolute time from a duration.
 NO_DELAY: Final = 0
@@ -51,6 +53,7 @@ GRACE_MAX_MS: Final = 3 * 86_400_000
 _HMQ_TX_ID: Final = HMQ_TX_ID.encode()
 _HMQ_COORDINATOR: Final = HMQ_COORDINATOR.encode()
 _HMQ_TX_MARKER: Final = HMQ_TX_MARKER.encode()
+_HMQ_USER: Final = HMQ_USER.encode()
 _CHECK_IMMUNITY_SECONDS: Final = CHECK_IMMUNITY_SECONDS.encode()
 _DELAY: Final = DELAY.encode()
 _TIMER_DELAY_SEC: Final = TIMER_DELAY_SEC.encode()
@@ -64,7 +67,7 @@ _RARE: Final = frozenset(
         name.encode()
         for name in (
             HMQ_TX_ID, HMQ_TX_INDEX, HMQ_TX_COUNT, CHECK_IMMUNITY_SECONDS, DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS,
-            TIMER_DELIVER_MS, TRACE_ON, HMQ_COORDINATOR,
+            TIMER_DELIVER_MS, TRACE_ON, HMQ_COORDINATOR, HMQ_USER,
         )
     }
 )  # fmt: skip
@@ -214,6 +217,23 @@ def coordinator_of(properties: bytes) -> Coordinator | None:
     """``coordinator_in`` of a stored half with these properties."""
     text = find(properties, HMQ_COORDINATOR) if _HMQ_COORDINATOR in properties else None
     return None if text is None else parse_coordinator(text.decode("ascii", "replace"))
+
+
+def user_in(pairs: Mapping[bytes, bytes]) -> str:
+    """The user who sent a half, as the broker wrote it; "" if none did."""
+    text = pairs.get(_HMQ_USER)
+    return "" if text is None else _user(text)
+
+
+def user_of(properties: bytes) -> str:
+    """``user_in`` of a stored half with these properties."""
+    text = find(properties, HMQ_USER) if _HMQ_USER in properties else None
+    return "" if text is None else _user(text)
+
+
+def _user(text: bytes) -> str:
+    name = text.decode("ascii", "replace")
+    return name if is_user_name(name) else ""
 
 
 def plain_facts(values: CommonValues) -> tuple[int, int, bytes]:

@@ -66,6 +66,8 @@ HMQ_COMMENT: Final = "HMQ_COMMENT"
 #: coordinator's own transaction that this one is.
 HMQ_COORDINATOR: Final = "HMQ_COORDINATOR"
 HMQ_BRANCH: Final = "HMQ_BRANCH"
+#: The user who sent a half message. Written by the broker, which removes what a client says.
+HMQ_USER: Final = "HMQ_USER"
 #: The id of the message for which this one makes amends.
 HMQ_COMPENSATES: Final = "HMQ_COMPENSATES"
 
@@ -112,7 +114,7 @@ SYSTEM: Final = RESERVED | {
     ),
     *("INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"),
     *(HMQ_TX_ID, HMQ_TX_INDEX, HMQ_TX_COUNT, HMQ_TX_NAME, HMQ_QUERY_ID, HMQ_TX_MARKER, HMQ_ADVICE, HMQ_COMMENT),
-    *(HMQ_COORDINATOR, HMQ_BRANCH, HMQ_TCC_LATER, HMQ_TCC_REFUSED),
+    *(HMQ_COORDINATOR, HMQ_BRANCH, HMQ_USER, HMQ_TCC_LATER, HMQ_TCC_REFUSED),
 }
 
 

@@ -178,6 +178,8 @@ class HalfRecord(StoredRecord, frozen=True, gc=False):
     has_marker: bool = False
     #: Of its transaction; in the properties as well.
     coordinator: Coordinator | None = None
+    #: The name of who sent it, also in the properties; "": the broker had no users.
+    user: str = ""
 
     @property
     def half_index(self) -> int:
@@ -212,6 +214,8 @@ class Committed(_Record, frozen=True, gc=False):
     tx_id: str
     decided_by: int
     refs: tuple[Ref, ...]
+    #: The name of who requested it; "": nobody did, or the broker had no users.
+    user: str = ""
 
 
 class BatchFacts(Struct, frozen=True, gc=False, array_like=True):
@@ -234,6 +238,8 @@ class BatchFacts(Struct, frozen=True, gc=False, array_like=True):
     #: As in ``model.query_batch.QueryBatch``.
     query_topic: str = ""
     stream: str = ""
+    #: As in ``HalfRecord``.
+    user: str = ""
 
 
 class Half(Struct, frozen=True, gc=False, array_like=True):
@@ -312,6 +318,7 @@ class Copied(_Record, frozen=True, gc=False):
     next_check_at_ms: int
     #: As in ``HalfRecord``.
     coordinator: Coordinator | None = None
+    user: str = ""
 
     @property
     def message_bytes(self) -> int:
@@ -360,6 +367,8 @@ class Decided(_Record, frozen=True, gc=False):
     #: As in ``BatchFacts``.
     query_topic: str = ""
     stream: str = ""
+    #: As in ``Committed``.
+    user: str = ""
 
 
 class RolledBack(_Record, frozen=True, gc=False):
@@ -367,6 +376,8 @@ class RolledBack(_Record, frozen=True, gc=False):
     tx_id: str
     decided_by: int
     half_indexes: tuple[int, ...]
+    #: As in ``Committed``.
+    user: str = ""
 
 
 class Checked(_Record, frozen=True, gc=False):
@@ -695,10 +706,13 @@ MESSAGE_AT: Final = MESSAGE_HEAD.size
 DELAYED_MESSAGE_AT: Final = DELAYED_HEAD.size
 COPIED_HALF_MESSAGE_AT: Final = COPIED_HALF_HEAD.size
 COPIED_DELAYED_MESSAGE_AT: Final = COPIED_DELAYED_HEAD.size
-#: Bytes from the start of a half batch record to its payload. Then come the texts of the transaction, then topic and stream of the query.
+#: Bytes from the start of a half batch record to its payload. Then come the texts of the transaction, then topic and stream of the query,
+#: then, if a flag says so, the user and its length.
 HALF_BATCH_PAYLOAD_AT: Final = HALF_BATCH_HEAD.size
 REF_BYTES: Final = REF.size
 HALF_INDEX_BYTES: Final = 8
+#: Of a half batch with a user: after the user's name, its length.
+USER_LENGTH_BYTES: Final = 1
 #: After the texts: the size of the record.
 OPERATOR_ACTED_END_BYTES: Final = 4
 
@@ -714,22 +728,24 @@ def copied_delayed_size(message_bytes: int) -> int:
 def half_batch_size(group: str, tx_id: str, batch: BatchFacts, payload_bytes: int) -> int:
     """Size of a HalfBatch, and of its copy."""
     texts = len(group) + len(tx_id) + len(batch.attempt) + len(batch.query_topic) + len(batch.stream)
+    if batch.user:
+        texts += len(batch.user) + USER_LENGTH_BYTES
     return HALF_BATCH_PAYLOAD_AT + payload_bytes + texts
 
 
 def decided_size(
-    group: str, tx_id: str, digest: bytes, refs: int, lost: int, query_topic: str = "", stream: str = ""
+    group: str, tx_id: str, digest: bytes, refs: int, lost: int, query_topic: str = "", stream: str = "", user: str = ""
 ) -> int:
-    texts = len(group) + len(tx_id) + len(digest) + len(query_topic) + len(stream)
+    texts = len(group) + len(tx_id) + len(digest) + len(query_topic) + len(stream) + len(user)
     return DECIDED_HEAD.size + texts + refs * BATCH_REF.size + lost * HALF_INDEX_BYTES
 
 
-def committed_size(group: str, tx_id: str, refs: int) -> int:
-    return VERDICT_HEAD.size + len(group) + len(tx_id) + refs * REF_BYTES
+def committed_size(group: str, tx_id: str, refs: int, user: str = "") -> int:
+    return VERDICT_HEAD.size + len(group) + len(tx_id) + refs * REF_BYTES + len(user)
 
 
-def rolled_back_size(group: str, tx_id: str, halves: int) -> int:
-    return VERDICT_HEAD.size + len(group) + len(tx_id) + halves * HALF_INDEX_BYTES
+def rolled_back_size(group: str, tx_id: str, halves: int, user: str = "") -> int:
+    return VERDICT_HEAD.size + len(group) + len(tx_id) + halves * HALF_INDEX_BYTES + len(user)
 
 
 def checked_size(group: str, tx_id: str) -> int:

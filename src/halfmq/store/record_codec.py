@@ -51,6 +51,8 @@ from halfmq.model.message_facts import (
     key_hash_of,
     plain_facts,
     tag_hash_of,
+    user_in,
+    user_of,
 )
 from halfmq.model.records import (
     BATCHED,
@@ -63,6 +65,7 @@ from halfmq.model.records import (
     RECORD_HEAD_BYTES,
     REF_BYTES,
     TYPE_OF_KIND,
+    USER_LENGTH_BYTES,
     Base,
     BatchFacts,
     BatchRef,
@@ -104,9 +107,10 @@ _message_head: Final = MESSAGE_HEAD.only(**_MESSAGE_WORDS).pack
 #: Of a record, from its start.
 kind_and_size: Final = RECORD_HEAD.only("kind", "record_bytes").unpack_from
 _half_prefix: Final = MESSAGE_HEAD.only("topic_id", "index", "count").unpack_from
-_verdict_prefix: Final = VERDICT_HEAD.only("decided_by", "group_bytes", "id_bytes", "count").unpack_from
+_verdict_prefix: Final = VERDICT_HEAD.only("decided_by", "user_bytes", "group_bytes", "id_bytes", "count").unpack_from
 _HAS_KEYS: Final = 1
 _IS_DELAYED: Final = 2
+_HAS_USER: Final = 4
 _IS_LAST: Final = 1
 _pack_ref: Final = REF.pack
 _unpack_ref: Final = REF.unpack_from
@@ -248,8 +252,20 @@ def _ref(ref: Ref) -> bytes:
     )  # fmt: skip
 
 
+def _verdict(kind: Kind, record: Committed | RolledBack, count: int, settles: bytes) -> bytes:
+    raw_group = record.group.encode()
+    raw_id = record.tx_id.encode()
+    raw_user = record.user.encode()
+    head = VERDICT_HEAD.pack(
+        kind, 0, 0, record.size, record.decided_by, len(raw_user), len(raw_group), len(raw_id), count
+    )
+    return b"".join((head, raw_group, raw_id, settles, raw_user))
+
+
 def _committed(record: Committed, copy: Copy) -> bytes:
     refs = record.refs
+    if record.user:
+        return _verdict(Kind.COMMITTED, record, len(refs), b"".join(map(_ref, refs)))
     raw_group = record.group.encode()
     raw_id = record.tx_id.encode()
     head = _pack_committed_head(_COMMITTED_WORD, record.size, record.decided_by, len(raw_group), len(raw_id), len(refs))
@@ -260,12 +276,7 @@ def _committed(record: Committed, copy: Copy) -> bytes:
 
 def _rolled_back(record: RolledBack, copy: Copy) -> bytes:
     halves = record.half_indexes
-    raw_group = record.group.encode()
-    raw_id = record.tx_id.encode()
-    head = VERDICT_HEAD.pack(
-        Kind.ROLLED_BACK, 0, 0, record.size, record.decided_by, 0, len(raw_group), len(raw_id), len(halves)
-    )
-    return head + raw_group + raw_id + struct.pack(f">{len(halves)}q", *halves)
+    return _verdict(Kind.ROLLED_BACK, record, len(halves), struct.pack(f">{len(halves)}q", *halves))
 
 
 def _half_batch(record: HalfBatch | CopiedHalfBatch, copy: Copy) -> list[bytes]:
@@ -281,27 +292,30 @@ def _half_batch(record: HalfBatch | CopiedHalfBatch, copy: Copy) -> list[bytes]:
     assert batch is not None
     texts = [text.encode() for text in (record.group, record.tx_id, batch.attempt)]
     of_query = batch.query_topic.encode(), batch.stream.encode()
-    flags = batch.has_keys * _HAS_KEYS | bool(batch.delayed_entries) * _IS_DELAYED
+    raw_user = batch.user.encode()
+    flags = batch.has_keys * _HAS_KEYS | bool(batch.delayed_entries) * _IS_DELAYED | bool(raw_user) * _HAS_USER
     head = HALF_BATCH_HEAD.pack(
         kind, 0, *map(len, of_query), record.size, first_offset, half.half_index, *times, half.topic_id, half.queue_id,
         batch.messages, batch.checksum, batch.entries_checksum, len(payload), checks, half.index, record.count, flags,
         *map(len, texts),
     )  # fmt: skip
-    return [head, payload, *texts, *of_query]
+    of_user = (raw_user, len(raw_user).to_bytes(USER_LENGTH_BYTES, "big")) if raw_user else ()
+    return [head, payload, *texts, *of_query, *of_user]
 
 
 def _decided(record: Decided, copy: Copy) -> bytes:
     raw_group = record.group.encode()
     raw_id = record.tx_id.encode()
+    raw_user = record.user.encode()
     lost = record.lost
     of_query = record.query_topic.encode(), record.stream.encode()
     head = DECIDED_HEAD.pack(
         Kind.DECIDED, 0, *map(len, of_query), record.size, record.decided_by, len(record.digest), len(raw_group), len(raw_id),
-        record.is_last * _IS_LAST,
-        len(record.refs), len(lost),
+        len(raw_user), record.is_last * _IS_LAST, len(record.refs), len(lost),
     )  # fmt: skip
     refs = [BATCH_REF.pack(*_of_batch_ref(ref)) for ref in record.refs]
-    return b"".join((head, raw_group, raw_id, record.digest, *refs, struct.pack(f">{len(lost)}q", *lost), *of_query))
+    raw_lost = struct.pack(f">{len(lost)}q", *lost)
+    return b"".join((head, raw_group, raw_id, record.digest, *refs, raw_lost, *of_query, raw_user))
 
 
 def _checked(record: Checked, copy: Copy) -> bytes:
@@ -427,7 +441,7 @@ def _read_half(data: bytes, at: int, offset: int, size: int) -> HalfRecord:
     tx_id = pairs.get(_HMQ_TX_ID) or unique_id
     return HalfRecord(
         offset, size, topic_id, *message, _texts[group], tx_id.decode(), index, count,
-        *half_facts(values), coordinator_in(pairs) if pairs else None,
+        *half_facts(values), *((coordinator_in(pairs), user_in(pairs)) if pairs else ()),
     )  # fmt: skip
 
 
@@ -451,7 +465,7 @@ def _read_copied_half(data: bytes, at: int, offset: int, size: int) -> CopiedHal
     )  # fmt: skip
     return CopiedHalf(
         offset, size, offset, half, group, tx_id, count, prepared, grace_until, checks, next_check,
-        coordinator_of(properties),
+        coordinator_of(properties), user_of(properties),
     )  # fmt: skip
 
 
@@ -479,24 +493,30 @@ def _read_refs(data: bytes, at: int, count: int) -> tuple[Ref, ...]:
 
 
 def _read_committed(data: bytes, at: int, offset: int, size: int) -> Committed:
-    decided_by, group_bytes, id_bytes, count = _verdict_prefix(data, at)
+    decided_by, user_bytes, group_bytes, id_bytes, count = _verdict_prefix(data, at)
     id_at = at + VERDICT_HEAD.size + group_bytes
     refs_at = id_at + id_bytes
     group = data[id_at - group_bytes : id_at]
     return Committed(
         offset, size, _texts[group], data[id_at:refs_at].decode(), decided_by,
-        _read_refs(data, refs_at, count),
+        _read_refs(data, refs_at, count), _last_text(data, at + size, user_bytes),
     )  # fmt: skip
 
 
 def _read_rolled_back(data: bytes, at: int, offset: int, size: int) -> RolledBack:
-    decided_by, group_bytes, id_bytes, halves = _verdict_prefix(data, at)
+    decided_by, user_bytes, group_bytes, id_bytes, halves = _verdict_prefix(data, at)
     id_at = at + VERDICT_HEAD.size + group_bytes
     halves_at = id_at + id_bytes
     indexes = struct.unpack_from(f">{halves}q", data, halves_at)
     return RolledBack(
-        offset, size, _texts[data[id_at - group_bytes : id_at]], data[id_at:halves_at].decode(), decided_by, indexes
-    )
+        offset, size, _texts[data[id_at - group_bytes : id_at]], data[id_at:halves_at].decode(), decided_by, indexes,
+        _last_text(data, at + size, user_bytes),
+    )  # fmt: skip
+
+
+def _last_text(data: bytes, end: int, length: int) -> str:
+    """The user, which is the last bytes of a record that ends at ``end``."""
+    return _texts[data[end - length : end]] if length else ""
 
 
 class HalfBatchHead(NamedTuple):
@@ -533,7 +553,7 @@ def half_batch_head(data: Buffer, at: int) -> HalfBatchHead:
 
 
 def _of_query(data: bytes, end: int, topic_bytes: int, stream_bytes: int) -> tuple[str, str]:
-    """(topic, stream) of the query, which are the last bytes of a record that ends at ``end``."""
+    """(topic, stream) of the query, which end at ``end``."""
     stream_at = end - stream_bytes
     return _texts[data[stream_at - topic_bytes : stream_at]], _texts[data[stream_at:end]]
 
@@ -543,11 +563,16 @@ def _batch_texts(data: bytes, at: int, size: int, head: HalfBatchHead) -> tuple[
     payload_end = at + HALF_BATCH_PAYLOAD_AT + head.payload_bytes
     id_at = payload_end + head.group_bytes
     attempt_at = id_at + head.id_bytes
+    end, user_bytes = at + size, 0
+    if head.flags & _HAS_USER:
+        end -= USER_LENGTH_BYTES
+        user_bytes = data[end]
+    user = _last_text(data, end, user_bytes)
     delayed_bytes = head.messages * (DELAY_BYTES + ENTRY_BYTES) if head.flags & _IS_DELAYED else 0
     facts = BatchFacts(
         data[attempt_at : attempt_at + head.attempt_bytes].decode(), head.messages, head.checksum, head.entries_checksum,
         bool(head.flags & _HAS_KEYS), data[payload_end - delayed_bytes : payload_end],
-        *_of_query(data, at + size, head.query_topic_bytes, head.stream_bytes),
+        *_of_query(data, end - user_bytes, head.query_topic_bytes, head.stream_bytes), user,
     )  # fmt: skip
     return _texts[data[payload_end:id_at]], data[id_at:attempt_at].decode(), facts
 
@@ -570,13 +595,13 @@ def _read_copied_half_batch(data: bytes, at: int, offset: int, size: int) -> Cop
     )  # fmt: skip
     return CopiedHalfBatch(
         offset, size, offset, half, group, tx_id, head.count, head.prepared_at_ms, head.grace_ms, head.checks,
-        head.next_check_at_ms,
+        head.next_check_at_ms, None, facts.user,
     )  # fmt: skip
 
 
 def _read_decided(data: bytes, at: int, offset: int, size: int) -> Decided:
-    (_, _, topic_bytes, stream_bytes, _, decided_by, digest_bytes, group_bytes, id_bytes, flags, refs,
-     lost) = DECIDED_HEAD.unpack_from(data, at)  # fmt: skip
+    (_, _, topic_bytes, stream_bytes, _, decided_by, digest_bytes, group_bytes, id_bytes, user_bytes,
+     flags, refs, lost) = DECIDED_HEAD.unpack_from(data, at)  # fmt: skip
     id_at = at + DECIDED_HEAD.size + group_bytes
     digest_at = id_at + id_bytes
     refs_at = digest_at + digest_bytes
@@ -585,7 +610,7 @@ def _read_decided(data: bytes, at: int, offset: int, size: int) -> Decided:
         offset, size, _texts[data[id_at - group_bytes : id_at]], data[id_at:digest_at].decode(), decided_by,
         data[digest_at:refs_at], tuple([BatchRef(*found) for found in BATCH_REF.iter_unpack(data[refs_at:lost_at])]),
         struct.unpack_from(f">{lost}q", data, lost_at), bool(flags & _IS_LAST),
-        *_of_query(data, at + size, topic_bytes, stream_bytes),
+        *_of_query(data, at + size - user_bytes, topic_bytes, stream_bytes), _last_text(data, at + size, user_bytes),
     )  # fmt: skip
 
 
@@ -634,7 +659,7 @@ _OPERATOR_ACTED_SIZE_MIN: Final = OPERATOR_ACTED_HEAD.size + OPERATOR_ACTED_END_
 
 
 def _read_released(data: bytes, at: int, offset: int, size: int) -> Released:
-    count = _verdict_prefix(data, at)[3]
+    count = _verdict_prefix(data, at)[4]
     return Released(offset, size, _read_refs(data, at + VERDICT_HEAD.size, count))
 
 

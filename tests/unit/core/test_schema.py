@@ -117,7 +117,7 @@ def test_a_parked_check_that_names_no_reason_is_refused() -> None:
     log.do(half("T1"))
     (kind,) = [kind for kind in ROW_KINDS if kind.name == "undecided"]
     row = msgspec.msgpack.decode(msgspec.msgpack.encode(kind.rows(log.state)[0]))
-    row[-2] = PARKED_MS + 9
+    row[-3] = PARKED_MS + 9
     rows = msgspec.msgpack.Decoder(kind.type).decode(msgspec.msgpack.encode([row]))
     with pytest.raises(InvariantViolated, match="reason 9"):
         kind.load(State(log.settings), rows)

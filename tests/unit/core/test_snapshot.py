@@ -60,7 +60,7 @@ def without_delayed_entries(chunk: bytes) -> bytes:
             for half_row in halves:
                 assert half_row.pop() is False  # whether it has a marker, which that version did not know either
                 if half_row[-1] is not None:
-                    assert [half_row[-1].pop() for _ in range(3)] == ["", "", b""]
+                    assert [half_row[-1].pop() for _ in range(4)] == ["", "", "", b""]
         content = msgspec.msgpack.encode(rows)
     chunk = msgspec.msgpack.encode((version, kind, content))
     return len(chunk).to_bytes(4, "big") + chunk

@@ -1,16 +1,20 @@
 import json
+from base64 import b64encode
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support import log_records as make
+from tests.support.core_log import CoreLog
 from tests.support.sample_store import add_checkpoint, properties, sample_store
 
+from halfmq.core.base import base_payload
+from halfmq.core.commands import SetUser
 from halfmq.errors import StoreDamaged, UsageError
-from halfmq.model.records import Kind
+from halfmq.model.records import Base, Kind, base_size
 from halfmq.runtime.disk import RealDisk
-from halfmq.store.dump import KIND_OF, dump_store
+from halfmq.store.dump import KIND_OF, USERS_IN_BASE, dump_store
 from halfmq.store.watermark_page import WatermarkPage
 
 
@@ -168,3 +172,28 @@ def test_who_acted_is_named_before_what_was_done(tmp_path: Path) -> None:
     }  # fmt: skip
     assert (verdict["kind"], verdict["decided_by"], verdict["tx_id"]) == ("rolled_back", "operator", "by-hand")
     assert (verdict["batch"], verdict["offset"]) == (acted["batch"], acted["offset"] + acted["size"])
+
+
+def test_a_user_is_shown_without_secrets_and_password(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    log = CoreLog()
+    log.do(SetUser("root", make.SHOP, True, None))
+    base = base_payload(log.state)
+    writer._put(base_size(base), lambda at: Base(at, base_size(base), 0, base))
+    for name, user in (("root", make.SHOP), ("shop", make.SHOP), ("shop", None)):
+        record = make.user_set(name, user)
+        writer._put(record(0).size, record)
+    writer.publish()
+    found = lines(tmp_path)
+    shown = {
+        "permissions": ["administer:broker", "send:topic:orders-*"], "secrets": 2,
+        "limits": {"connections": 0, "requests_per_s": 0, "undecided": 100, "names": 0},
+    }  # fmt: skip
+    assert [(line["name"], line["user"]) for line in found if line["kind"] == "user_set"] == [
+        ("root", shown), ("shop", shown), ("shop", None)
+    ]  # fmt: skip
+    bases = [line["payload"] for line in found if line["kind"] == "base"]
+    assert bases[-1][USERS_IN_BASE] == [{"name": "root", "user": shown}]
+    whole = b"".join(dump_store(RealDisk(), tmp_path, bodies=True, contents=True))
+    for secret in (b"sealed", b64encode(b"sealed").rstrip(b"="), b"argon"):
+        assert secret not in whole

@@ -40,11 +40,15 @@ SOURCE = 4_096
 SOURCE_BATCH = 8_192
 SOURCE_OF_COORDINATOR = 12_288
 SOURCE_DELAYED_BATCH = 16_384
+SOURCE_OF_USER = 20_480
+SOURCE_BATCH_OF_USER = 24_576
 AT = 1_000
 
 
 def source_message(source: int = SOURCE) -> stored_message.StoredMessage:
     more = {"HMQ_COORDINATOR": "12 transfers"} if source == SOURCE_OF_COORDINATOR else {}
+    if source == SOURCE_OF_USER:
+        more = {"HMQ_USER": "shop"}
     properties = make.half_properties("T9", TAGS="new", TIMER_DELAY_MS="700", HMQ_TX_ID="app-9", **more)
     return make.message(properties=properties, queue_offset=5)
 
@@ -54,10 +58,13 @@ def copy(source: int) -> Pieces:
         return b"", cast(HalfBatch, make.half_batch()(0)).payload, b""
     if source == SOURCE_DELAYED_BATCH:
         return b"", cast(HalfBatch, DELAYED_BATCH(0)).payload, b""
-    assert source in (SOURCE, SOURCE_OF_COORDINATOR)
+    if source == SOURCE_BATCH_OF_USER:
+        return b"", cast(HalfBatch, BATCH_OF_USER(0)).payload, b""
+    assert source in (SOURCE, SOURCE_OF_COORDINATOR, SOURCE_OF_USER)
     return stored_message.encode(source_message(source), source)
 
 
+BATCH_OF_USER = make.half_batch(query_topic="orders", stream="0af-9", user="spark")
 BATCH_OF_TOPIC = make.half_batch(query_topic="orders", stream="0af-9")
 DELAYED_BATCH = make.half_batch(delays_ms=(700, 1, 86_400_000), KEYS="k1 k2", TAGS="red")
 SOURCE_BYTES = sum(map(len, copy(SOURCE)))
@@ -105,6 +112,19 @@ FORMS: dict[str, tuple[str, make.Make]] = {
     "copied_half_of_a_coordinator": (
         "copied_half", make.copied_half(SOURCE_OF_COORDINATOR, sum(map(len, copy(SOURCE_OF_COORDINATOR))), half_index=5),
     ),
+    "half_of_a_user": ("half", make.half(half_index=5, HMQ_USER="shop")),
+    "copied_half_of_a_user": (
+        "copied_half", make.copied_half(SOURCE_OF_USER, sum(map(len, copy(SOURCE_OF_USER))), half_index=5),
+    ),
+    "committed_by_a_user": ("committed", make.committed(make.ref(64, 0), make.ref(300, 1), user="shop")),
+    "rolled_back_by_a_user": ("rolled_back", make.rolled_back(5, user="s" * 64)),
+    "half_batch_of_a_user": ("half_batch", BATCH_OF_USER),
+    "copied_half_batch_of_a_user": (
+        "copied_half_batch", make.copied_half_batch(SOURCE_BATCH_OF_USER, cast(HalfBatch, BATCH_OF_USER(0))),
+    ),
+    "decided_by_a_user": (
+        "decided", make.decided(make.batch_ref(64), lost=(7,), is_last=True, query_topic="*", stream="s-1", user="spark"),
+    ),
     "user_removed": ("user_set", make.user_set(user=None)),
     "decided_with_topic": ("decided", make.decided(make.batch_ref(64), lost=(7,), query_topic="*", stream="s-1")),
     "decided_with_delays": ("decided", make.decided(make.batch_ref(64, queue_offset=-1), make.batch_ref(2_000, 6))),
@@ -133,6 +153,7 @@ def as_read(record: object) -> object:
             half=half,
             tx_id="app-9",
             coordinator=Coordinator("transfers", 12) if record.source == SOURCE_OF_COORDINATOR else None,
+            user="shop" if record.source == SOURCE_OF_USER else "",
         )
     if isinstance(record, CopiedDelayed | CopiedHalfBatch):
         return replace(record, source=record.offset)

@@ -11,6 +11,8 @@ of its original, including TRAN_MSG, and is a plain message.
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
 from halfmq import limits
 from halfmq.core.commands import BatchEntry, SendBatch, SendHalf, SendMessage
 from halfmq.core.decision import Refused, Why
@@ -25,6 +27,7 @@ from halfmq.model.properties import (
     HMQ_TX_COUNT,
     HMQ_TX_ID,
     HMQ_TX_INDEX,
+    HMQ_USER,
     MSG_REGION,
     TRACE_ON,
     append,
@@ -35,6 +38,7 @@ from halfmq.model.stored_message import SYS_PREPARED, SYS_TRANSACTION_MASK
 
 _HMQ_TX_ID: Final = HMQ_TX_ID.encode()
 _HMQ_COORDINATOR: Final = HMQ_COORDINATOR.encode()
+_HMQ_USER: Final = HMQ_USER.encode()
 _TRACE_ON: Final = TRACE_ON.encode()
 _HMQ_TX_INDEX: Final = HMQ_TX_INDEX.encode()
 _HMQ_TX_COUNT: Final = HMQ_TX_COUNT.encode()
@@ -77,19 +81,28 @@ BatchMessage = tuple[int, bytes, bytes]
 
 
 def send_command(
-    connection: int, born_host: bytes, request: SendRequest, body: bytes
+    connection: int, born_host: bytes, request: SendRequest, body: bytes, user: str = ""
 ) -> SendMessage | SendHalf | Refused:
-    """The command for a send of one message, or why it is invalid."""
+    """The command for a send of one message, or why it is invalid.
+
+    ``user``: the name of who sends it, which a half message gets as a property; "" if the broker has no users. What a client says in
+    this property is removed.
+    """
     properties = request.properties.encode()
     values = common_values(properties)
+    pairs = values[0]
+    if pairs and _HMQ_USER in pairs:
+        properties = without(properties, HMQ_USER)
+        values = common_values(properties)
     is_half = values[1] == b"true" or values[1].lower() == b"true"
     if (is_half or request.sys_flag & SYS_TRANSACTION_MASK == SYS_PREPARED) and not (
         request.reconsume_times > 0
         or ("%" in request.topic and request.topic.startswith(_COPIES))  # ``in`` alone takes a quarter
     ):
-        return (
-            _half(connection, born_host, request, body, properties, values) if is_half else _PREPARED_WITHOUT_PROPERTY
-        )
+        if not is_half:
+            return _PREPARED_WITHOUT_PROPERTY
+        command = _half(connection, born_host, request, body, properties, values)
+        return _by_user(command, user) if user and type(command) is SendHalf else command
     tag_hash, key_hash, keys = plain_facts(values)
     return SendMessage(
         connection, request.group, request.topic, request.default_queues, request.queue_id, request.sys_flag,
@@ -122,6 +135,8 @@ def batch_command(
             return Refused(Why.MESSAGE_ILLEGAL, "the properties of a message in the batch are not UTF-8")
         values = common_values(properties)
         pairs, tran_msg, _, unique_id, _, keys = values
+        if _HMQ_USER in pairs:
+            properties = without(properties, HMQ_USER)
         keys_found += keys.count(b" ") + 1 if keys else 0
         if tran_msg.lower() == b"true" or request.sys_flag & SYS_TRANSACTION_MASK:
             return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot contain half messages")
@@ -174,6 +189,11 @@ def _half(
         request.born_time_ms, request.flag, properties, request.reconsume_times, body, born_host, unique_id, tag_hash,
         key_hash, id_hash, delay, grace_ms, keys, searched_to, None, coordinator, has_marker,
     )  # fmt: skip
+
+
+def _by_user(command: SendHalf, user: str) -> SendHalf:
+    said = b"%b\x01%b\x02" % (_HMQ_USER, user.encode())
+    return replace(command, properties=append(command.properties, said), user=user)
 
 
 def _group_name(raw: bytes) -> str | Refused:

@@ -17,8 +17,8 @@ from halfmq.core.state import ProducerGroup, State, Undecided
 from halfmq.model.records import COPIED_HALF_MESSAGE_AT, REF_BYTES
 from halfmq.model.settings import BrokerSettings
 
-#: Bytes of a commit without halves and references: record head, prefix, longest group and id, alignment.
-COMMIT_FRAME_BYTES = 16 + limits.GROUP_CHARS_MAX + limits.TRANSACTION_ID_CHARS_MAX + 8
+#: Bytes of a commit without halves and references: record head, prefix, longest group, id and user, alignment.
+COMMIT_FRAME_BYTES = 16 + limits.GROUP_CHARS_MAX + limits.TRANSACTION_ID_CHARS_MAX + limits.USER_NAME_CHARS_MAX + 8
 #: Bytes of one half in a commit without its message: it may have to be copied forward, and it has a reference.
 HALF_FRAME_BYTES = COPIED_HALF_MESSAGE_AT + REF_BYTES
 #: Connections of a group that are looked at for one that is in few groups.
@@ -80,6 +80,19 @@ def refuse_bytes(
     ):
         return _refuse_in_all(state, group, known, message_bytes, of_known_query)
     return None
+
+
+def refuse_of_user(state: State, name: str) -> Refused | None:
+    """Why this user may not begin another transaction; None if it may, or nobody is known."""
+    user = state.users.get(name)
+    most = user.limits.undecided if user is not None else 0
+    count = state.derived.undecided_of_user.get(name, 0)
+    if not most or count < most:
+        return None
+    text = f"user {name!r} has {count} undecided transactions, as many as it may (`halfmq user set --undecided`)"
+    if count > most:
+        text = f"user {name!r} has {count} undecided transactions, and may have {most} (`halfmq user set --undecided`)"
+    return Refused(Why.LIMIT_REACHED, text)
 
 
 def _strangers_max(settings: BrokerSettings) -> int:

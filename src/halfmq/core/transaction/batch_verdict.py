@@ -10,16 +10,16 @@ from halfmq.core.state import State, Undecided, next_offset
 from halfmq.model.records import BatchRef, Decided, DecidedBy, Half, decided_size
 
 
-def commit_batches(state: State, known: Undecided, decided_by: DecidedBy) -> Decision:
+def commit_batches(state: State, known: Undecided, decided_by: DecidedBy, user: str = "") -> Decision:
     """The verdict COMMIT on a complete transaction of half batches that is not a batch of a query."""
     copies, halves, offset = halves_in_segment(state, known, next_offset(state))
-    record, wakes = decided_record(state, known.group, known.tx_id, halves, {""}, decided_by, b"", offset)
+    record, wakes = decided_record(state, known.group, known.tx_id, halves, {""}, decided_by, b"", offset, user=user)
     return Decision((*copies, record), Settled(known.group, known.tx_id, True, record.offset, False), wakes)
 
 
 def decided_record(
     state: State, group: str, tx_id: str, halves: Iterable[Half], won: Collection[str], decided_by: DecidedBy, digest: bytes,
-    offset: int, is_last: bool = False, query_topic: str = "", stream: str = "",
+    offset: int, is_last: bool = False, query_topic: str = "", stream: str = "", user: str = "",
 ) -> tuple[Decided, tuple[WakeQueue, ...]]:  # fmt: skip
     """(record at ``offset``, queues to wake): the half batches of attempts in ``won`` become visible, others never. With delays, their
     messages wait for their time from now on.
@@ -46,8 +46,8 @@ def decided_record(
         refs.append(
             BatchRef(at, first_offset, half_index, queue_offset, message_bytes, batch.messages, topic_id, queue_id)
         )
-    size = decided_size(group, tx_id, digest, len(refs), len(lost), query_topic, stream)
+    size = decided_size(group, tx_id, digest, len(refs), len(lost), query_topic, stream, user)
     record = Decided(
-        offset, size, group, tx_id, decided_by, digest, tuple(refs), tuple(lost), is_last, query_topic, stream
+        offset, size, group, tx_id, decided_by, digest, tuple(refs), tuple(lost), is_last, query_topic, stream, user
     )
     return record, tuple(wakes)

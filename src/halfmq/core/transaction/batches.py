@@ -22,6 +22,8 @@ filled the segment meanwhile: two such decisions would drive each other on for e
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from halfmq import limits
 from halfmq.core.commands import DecideBatch, FindDecision, PrepareBatch, Winner
 from halfmq.core.copies import copy_half, step_bytes
@@ -30,10 +32,11 @@ from halfmq.core.events import CheckCancelled
 from halfmq.core.queues.delay import delays_refusal
 from halfmq.core.state import ProducerGroup, Query, State, Topic, Undecided, next_offset, place_of
 from halfmq.core.topics import PERMISSION_WRITE, first_use
-from halfmq.core.transaction.admission import refuse_bytes, too_large
+from halfmq.core.transaction.admission import refuse_bytes, refuse_of_user, too_large
 from halfmq.core.transaction.batch_verdict import decided_record
 from halfmq.core.transaction.machine import (
     DISK_FULL,
+    OTHER_USER,
     already_settled,
     check_cancelled,
     roll_back,
@@ -87,6 +90,8 @@ def decide_prepare_batch(state: State, command: PrepareBatch, now_ms: int) -> De
         records.append(made)
         offset += made.size
     facts = command.facts
+    if command.user:
+        facts = replace(facts, user=command.user)
     size = half_batch_size(command.group, command.tx_id, facts, len(command.payload))
     refused = _refuse_batch(state, group, known, topic, command, size) or delays_refusal(
         state, delays_in(facts.delayed_entries), now_ms
@@ -96,7 +101,7 @@ def decide_prepare_batch(state: State, command: PrepareBatch, now_ms: int) -> De
     batch = command.batch
     if batch is not None:
         for other in superseded(state, batch, up_to=-1):
-            rolled_back = roll_back(other, DecidedBy.PRODUCER, offset)
+            rolled_back = roll_back(other, DecidedBy.PRODUCER, offset, command.user)
             records.append(rolled_back)
             events += check_cancelled(state.producer_groups[other.group], other.tx_id)
             offset += rolled_back.size
@@ -148,6 +153,8 @@ def _prepared_before(
         )
     if known is None:
         return None
+    if known.user != command.user:
+        return _does_not_fit(command, OTHER_USER)
     at = place_of(halves, attempt, command.index)
     for half in halves[at : at + 1]:
         if half.index == command.index:
@@ -220,6 +227,10 @@ def _refuse_batch(
             Why.MESSAGE_ILLEGAL,  # a client that gets LIMIT_REACHED waits, which does not help here
             f"transaction {command.tx_id!r} has {halves} half batches, as many as it may; send larger ones",
         )
+    if known is None:
+        refused = refuse_of_user(state, command.user)
+        if refused is not None:
+            return refused
     batch = command.batch
     if batch is None:
         total = verdict_bytes + size + sum([half.message_bytes for half in known.halves] if known is not None else [])
@@ -281,7 +292,7 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
     for other in superseded(state, batch, up_to=_last_of(command)):
         if other is known:
             continue
-        rolled_back = roll_back(other, DecidedBy.PRODUCER, offset)
+        rolled_back = roll_back(other, DecidedBy.PRODUCER, offset, command.user)
         records.append(rolled_back)
         events += check_cancelled(state.producer_groups[other.group], other.tx_id)
         offset += rolled_back.size
@@ -292,7 +303,7 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
         offset += forgotten.size
     record, wakes = decided_record(
         state, command.group, batch.tx_id, halves, won, DecidedBy.PRODUCER,
-        command.digest, offset, command.is_last, batch.topic, batch.stream,
+        command.digest, offset, command.is_last, batch.topic, batch.stream, user=command.user,
     )  # fmt: skip
     if known is not None and group is not None:
         events += check_cancelled(group, known.tx_id)

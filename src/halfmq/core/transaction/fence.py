@@ -56,5 +56,6 @@ def decide_fence(state: State, command: FenceTransaction, now_ms: int) -> Decisi
     if too_many:
         return refuse(Why.LIMIT_REACHED, too_many)
     offset = next_offset(state)
-    record = RolledBack(offset, rolled_back_size(name, tx_id, 0), name, tx_id, DecidedBy.FENCE, ())
+    user = command.user
+    record = RolledBack(offset, rolled_back_size(name, tx_id, 0, user), name, tx_id, DecidedBy.FENCE, (), user)
     return Decision((record,), Fenced(TransactionState.ROLLED_BACK.value, offset))

@@ -38,7 +38,7 @@ from halfmq.core.decision import NOTHING, Decision, DecisionTuple, Noted, Refuse
 from halfmq.core.events import CheckCancelled, UnknownReceived
 from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.state import Destination, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
-from halfmq.core.transaction.admission import refuse_half
+from halfmq.core.transaction.admission import refuse_half, refuse_of_user
 from halfmq.core.transaction.batch_verdict import commit_batches
 from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.comparisons import with_comparison
@@ -101,6 +101,7 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
     tx_id = command.tx_id
     group = state.producer_groups.get(group_name)
     known = None
+    user = command.user
     coordinator = command.coordinator
     if coordinator is not None:
         superseded = refuse_superseded(state, group_name, coordinator)
@@ -111,6 +112,8 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
         if known is not None:
             if known.coordinator != coordinator:
                 return Decision(NOTHING, still_undecided(tx_id, "another process, or another coordinator, prepared it"))
+            if known.user != user:
+                return Decision(NOTHING, still_undecided(tx_id, OTHER_USER))
             answered = _prepared_before(known, command, topic)
             if answered is not None:
                 return Decision(NOTHING, answered)
@@ -118,6 +121,10 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
             return Decision(NOTHING, already_settled(tx_id, group.settled[tx_id]))
     if coordinator is not None and known is None:
         too_many = refuse_another(state, group_name, coordinator)
+        if too_many is not None:
+            return Decision(NOTHING, too_many)
+    if user and known is None:
+        too_many = refuse_of_user(state, user)
         if too_many is not None:
             return Decision(NOTHING, too_many)
     if command.searched_to >= 0 and known is None:
@@ -157,7 +164,7 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
         command.sys_flag & STORED_BITS, command.born_time_ms, born_host, now_ms, settings.store_host,
         command.reconsume_times, 0, body, crc32(body) & 0x7FFFFFFF, properties, group_name, tx_id, command.index,
         command.count, command.tag_hash, command.key_hash, command.id_hash, delay, command.grace_ms, command.keys, command.has_marker,
-        coordinator,
+        coordinator, user,
     )  # fmt: skip
     reply = Sent(offset, queue_id, half_index, command.unique_id)
     return (*made, record) if made else (record,), reply, NOTHING, NOTHING, False
@@ -238,6 +245,8 @@ def _refuse_message(state: State, tx_id: str, body: bytes, delay: int, now_ms: i
     return delay_refusal(state, delay, now_ms)
 
 
+#: All halves of a transaction are of one user, so that every record of it names the same one, also once the first ones are trimmed.
+OTHER_USER: Final = "another user prepared it, or nobody had to be one then"
 DISK_FULL: Final = Refused(
     Why.STORE_FULL, "the disk is nearly full: no new messages until space is freed; verdicts and checks continue"
 )
@@ -294,12 +303,12 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> DecisionTu
         if refused is not None:
             return Decision(NOTHING, refused)
     if wanted is _COMMIT:
-        decided = _commit(state, known, command.decided_by, now_ms)
+        decided = _commit(state, known, command.decided_by, now_ms, command.user)
         if command.decided_by >= DecidedBy.OPERATOR:
             decided = with_comparison(state, known, decided, "", now_ms)
         return _settled(group, tx_id, decided) if group.session.in_flight or group.session.last_unknown else decided
     if wanted is _ROLLBACK:
-        decided = _roll_back(state, known, command.decided_by)
+        decided = _roll_back(state, known, command.decided_by, command.user)
         if command.decided_by >= DecidedBy.OPERATOR:
             decided = with_comparison(state, known, decided, "", now_ms)
         return _settled(group, tx_id, decided)
@@ -337,9 +346,11 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
     if known is not None:
         by = command.by or Actor(command.operator)
         if command.wanted == RequestedVerdict.COMMIT:
-            decided, action = _commit(state, known, DecidedBy.OPERATOR, now_ms), OperatorAction.COMMIT
+            decided = _commit(state, known, DecidedBy.OPERATOR, now_ms, command.user)
+            action = OperatorAction.COMMIT
         else:
-            decided, action = _roll_back(state, known, DecidedBy.OPERATOR), OperatorAction.ROLL_BACK
+            decided = _roll_back(state, known, DecidedBy.OPERATOR, command.user)
+            action = OperatorAction.ROLL_BACK
         decided = with_comparison(state, known, decided, by.name, now_ms)
         decision = Decision._make(_settled(group, command.tx_id, decided) if group is not None else decided)
         return signed(decision, action, command.tx_id, by)
@@ -356,7 +367,7 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
     )
 
 
-def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) -> DecisionTuple:
+def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int, user: str) -> DecisionTuple:
     halves = known.halves
     count = known.count
     if count != len(halves):
@@ -372,7 +383,7 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
     segment = offset - offset % state.settings.segment_bytes
     half = halves[0]
     if count != 1 or half.offset < segment or half.delay or half.batch is not None:
-        return _commit_many(state, known, decided_by, offset, now_ms)
+        return _commit_many(state, known, decided_by, offset, now_ms, user)
     # The common case: one half in the current segment.
     group_name = known.group
     tx_id = known.tx_id
@@ -383,15 +394,18 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
         half.offset, half.message_bytes, half.first_offset, half.half_index, topic_id, queue_id, topic.ends[queue_id],
         0, half.tag_hash, half.key_hash,
     )  # fmt: skip
-    record = Committed(offset, committed_size(group_name, tx_id, 1), group_name, tx_id, decided_by, (ref,))
+    size = committed_size(group_name, tx_id, 1, user)
+    record = Committed(offset, size, group_name, tx_id, decided_by, (ref,), user)
     reply = Settled(group_name, tx_id, True, offset, False)
     return (record,), reply, topic.wakes[queue_id], NOTHING, False
 
 
-def _commit_many(state: State, known: Undecided, decided_by: DecidedBy, offset: int, now_ms: int) -> Decision:
+def _commit_many(
+    state: State, known: Undecided, decided_by: DecidedBy, offset: int, now_ms: int, user: str
+) -> Decision:
     """Copy halves of older segments forward, then one record makes all halves visible."""
     if known.halves[0].batch is not None:
-        return commit_batches(state, known, decided_by)
+        return commit_batches(state, known, decided_by, user)
     copies, halves, offset = halves_in_segment(state, known, offset)
     refs: list[Ref] = []
     ends: dict[tuple[int, int], int] = {}
@@ -411,25 +425,26 @@ def _commit_many(state: State, known: Undecided, decided_by: DecidedBy, offset: 
                 queue_offset, due_ms, half.tag_hash, half.key_hash,
             )
         )  # fmt: skip
-    size = committed_size(known.group, known.tx_id, len(refs))
-    record = Committed(offset, size, known.group, known.tx_id, decided_by, tuple(refs))
+    size = committed_size(known.group, known.tx_id, len(refs), user)
+    record = Committed(offset, size, known.group, known.tx_id, decided_by, tuple(refs), user)
     return Decision((*copies, record), Settled(known.group, known.tx_id, True, offset, False), tuple(wakes))
 
 
-def _roll_back(state: State, known: Undecided, decided_by: DecidedBy) -> DecisionTuple:
-    record = roll_back(known, decided_by, next_offset(state))
+def _roll_back(state: State, known: Undecided, decided_by: DecidedBy, user: str) -> DecisionTuple:
+    record = roll_back(known, decided_by, next_offset(state), user)
     return Decision((record,), Settled(known.group, known.tx_id, False, record.offset, False))
 
 
-def roll_back(known: Undecided, decided_by: DecidedBy, offset: int) -> RolledBack:
-    """The record at ``offset`` that rolls ``known`` back."""
+def roll_back(known: Undecided, decided_by: DecidedBy, offset: int, user: str = "") -> RolledBack:
+    """The record at ``offset`` that rolls ``known`` back. ``user``: who requested it."""
     return RolledBack(
         offset,
-        rolled_back_size(known.group, known.tx_id, len(known.halves)),
+        rolled_back_size(known.group, known.tx_id, len(known.halves), user),
         known.group,
         known.tx_id,
         decided_by,
         tuple([half.half_index for half in known.halves]),
+        user,
     )
 
 

@@ -25,12 +25,13 @@ _ADVISED: Final = {"COMMIT": "commit", "ROLLBACK": "roll back"}
 
 def story(
     view: State, group: str, tx_id: str, now_ms: int, *, row: SettledRow | None = None, looked: str = "",
-    acted: OperatorActed | None = None, notes: HalfNotes | None = None,
+    acted: OperatorActed | None = None, notes: HalfNotes | None = None, settled_by: str = "",
 ) -> tuple[str, ...]:  # fmt: skip
     """Sentences about the transaction, in the order of events. The last one says what it is waiting for, if anything.
 
     ``row``: its row in the transaction table, if it is no longer in memory; ``looked``: else, how it was searched for.
-    ``acted``: the log's record of the operator who settled it. ``notes``: of its first half, if it is undecided.
+    ``acted``: the log's record of the operator who settled it.
+    ``notes``: of its first half, if it is undecided. ``settled_by``: the user in its verdict.
     """
     producers = view.producer_groups.get(group)
     if producers is not None and (known := producers.undecided.get(tx_id)) is not None:
@@ -41,7 +42,7 @@ def story(
             _waits(view, producers, known, now_ms),
         )
     if producers is not None and (verdict := producers.settled.get(tx_id)) is not None:
-        return (_settled(verdict, now_ms, acted), *_compared(view, group, tx_id, now_ms))
+        return (_settled(verdict, now_ms, acted, settled_by), *_compared(view, group, tx_id, now_ms))
     if row is not None:
         halves = tuple(range(row.halves))
         at_ms = row.settled_at_ms
@@ -50,6 +51,7 @@ def story(
                 Verdict(group, tx_id, row.committed, row.verdict_position, at_ms, halves, (), row.decided_by),
                 now_ms,
                 acted,
+                settled_by,
             ),
             *_compared(view, group, tx_id, now_ms),
         )
@@ -87,7 +89,7 @@ def _prepared(view: State, known: Undecided, now_ms: int) -> tuple[str, ...]:
     if first.batch is not None:
         said = f"{messages} messages in {len(known.halves)} half batches"
     sentences = [
-        f"Transaction {known.tx_id} was prepared by producer group {known.group} {span(now_ms - known.prepared_at_ms)} ago.",
+        f"Transaction {known.tx_id} was prepared by producer group {known.group}{_by_user(known.user)} {span(now_ms - known.prepared_at_ms)} ago.",
         f"It has {said}{'' if first.batch is not None else ' messages'} for {', '.join(topics_of(view, known))}, {size} bytes; its first half is number {first.half_index}, "
         f"prepared at log offset {first.first_offset}.",
     ]
@@ -199,12 +201,18 @@ def _what_then(group: ProducerGroup, known: Undecided) -> str:
     return f"it {_THEN[policy.settings.past_limit]}"
 
 
-def _settled(verdict: Verdict, now_ms: int, acted: OperatorActed | None) -> str:
+def _by_user(name: str) -> str:
+    return f", by user {name}," if name else ""
+
+
+def _settled(verdict: Verdict, now_ms: int, acted: OperatorActed | None, user: str) -> str:
     halves = verdict.half_indexes
     count = len(halves) if isinstance(halves, tuple) else 1
     by = by_whom(verdict.decided_by)
     if acted is not None and verdict.decided_by == DecidedBy.OPERATOR:
         by += f" ({acted.name or 'without a name'} from {acted.peer}; reason: {acted.reason or 'none given'})"
+    if user:
+        by += f", by user {user}"
     what = "its message" if count == 1 else f"its {count} messages"
     effect = f"{what} became visible at that position" if verdict.committed else f"{what}: never visible"
     if not count:  # a fence

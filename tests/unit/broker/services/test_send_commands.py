@@ -10,6 +10,7 @@ from halfmq.broker.services.send_commands import batch_command, send_command
 from halfmq.core.commands import BatchEntry, SendBatch, SendHalf, SendMessage
 from halfmq.core.decision import Refused, Why
 from halfmq.model.ids import hash64, java_string_hash
+from halfmq.model.message_facts import user_of
 from halfmq.model.properties import encode, to_dict
 from halfmq.wire.remoting.fields import SendFields
 
@@ -54,6 +55,53 @@ def test_a_half_names_its_group_and_its_transaction() -> None:
     part = sent(several)
     assert (part.tx_id, part.index, part.count, part.unique_id) == ("T9", 2, 3, "U")
     assert (part.id_hash, part.key_hash) == (hash64(b"T9"), hash64(b"U"))
+
+
+_EVIL: dict[str, str] = {"UNIQ_KEY": "T1", "HMQ_USER": "root", "TAGS": "TagA"}
+
+
+@pytest.mark.parametrize("user", ["", "shop"])
+def test_a_half_has_the_user_who_sent_it_and_never_one_that_the_client_names(user: str) -> None:
+    command = send_command(9, PEER, fields({**_EVIL, "TRAN_MSG": "true", "PGROUP": "PG"}), b"body", user)
+    assert isinstance(command, SendHalf)
+    said = {"HMQ_USER": user} if user else {}
+    assert command.user == user
+    assert to_dict(command.properties) == {"UNIQ_KEY": "T1", "TAGS": "TagA", "TRAN_MSG": "true", "PGROUP": "PG", **said}
+    assert (command.tx_id, command.tag_hash, user_of(command.properties)) == ("T1", java_string_hash("TagA"), user)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        "HMQ_USER\x01root\x02TRAN_MSG\x01true\x02UNIQ_KEY\x01T1",
+        "TRAN_MSG\x01true\x02HMQ_USER\x01root\x02UNIQ_KEY\x01T1\x02HMQ_USER\x01root\x02HMQ_USER\x01\x02",
+        "TRAN_MSG\x01true\x02UNIQ_KEY\x01T1\x02HMQ_USER\x01root",
+    ],
+)
+def test_no_form_of_a_property_string_names_another_user(properties: str) -> None:
+    for user in ("", "shop"):
+        command = send_command(9, PEER, fields({}, properties=properties), b"body", user)
+        assert isinstance(command, SendHalf)
+        assert b"root" not in command.properties
+        assert user_of(command.properties) == user
+        assert to_dict(command.properties).get("HMQ_USER", "") == user
+
+
+def test_a_plain_message_names_no_user() -> None:
+    command = send_command(9, PEER, fields({**_EVIL, "DELAY": "3"}), b"body", "shop")
+    assert isinstance(command, SendMessage)
+    assert to_dict(command.properties) == {"UNIQ_KEY": "T1", "TAGS": "TagA", "DELAY": "3"}
+    retry = send_command(9, PEER, fields({**_EVIL, "TRAN_MSG": "true"}, reconsume_times=1), b"body", "shop")
+    assert isinstance(retry, SendMessage)
+    assert "HMQ_USER" not in to_dict(retry.properties)
+    batch = result_of(
+        batch_command(9, PEER, fields({}), [(3, b"one", encode(_EVIL)), (0, b"two", encode({"UNIQ_KEY": "T2"}))])
+    )
+    assert isinstance(batch, SendBatch)
+    assert [to_dict(one.properties) for one in batch.entries] == [
+        {"UNIQ_KEY": "T1", "TAGS": "TagA"},
+        {"UNIQ_KEY": "T2"},
+    ]
 
 
 def test_a_half_without_a_group_is_of_its_sender_and_says_so_where_redo_reads_it() -> None:

@@ -83,7 +83,8 @@ def test_where_no_transactions_are_allowed_no_client_shall_try_again() -> None:
 def test_a_transaction_may_take_half_a_segment_to_the_byte_with_what_its_commit_may_need() -> None:
     """One half: its message, its carried copy's head, its ref, and the commit around it."""
     assert HALF_FRAME_BYTES == COPIED_HALF_MESSAGE_AT + REF_BYTES
-    assert COMMIT_FRAME_BYTES == 24 + limits.GROUP_CHARS_MAX + limits.TRANSACTION_ID_CHARS_MAX
+    names = limits.GROUP_CHARS_MAX + limits.TRANSACTION_ID_CHARS_MAX + limits.USER_NAME_CHARS_MAX
+    assert 24 + names == COMMIT_FRAME_BYTES
     log = CoreLog()
     log.do(half("T0", body=b""))
     room = 32_768 - COMMIT_FRAME_BYTES - HALF_FRAME_BYTES - message_bytes(log)

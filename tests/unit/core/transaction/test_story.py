@@ -1,7 +1,7 @@
 """The story of a transaction says why it waits and who could settle it."""
 
 from msgspec.structs import replace
-from tests.support.core_log import CoreLog, end, half, half_batch, part, producer
+from tests.support.core_log import CoreLog, changed, end, half, half_batch, part, producer
 
 from halfmq.core.commands import CopyForward, RequestedVerdict, ResolveTransaction, SetProducer, TrimLog
 from halfmq.core.decision import Done
@@ -9,6 +9,7 @@ from halfmq.core.session import ConnectionClosed
 from halfmq.core.state import InFlight
 from halfmq.core.transaction.story import check_is_open, story
 from halfmq.model.durations import span
+from halfmq.model.records import Committed
 from halfmq.model.settings import PastLimit, ProducerSettings
 
 
@@ -42,6 +43,19 @@ def test_the_whole_story_from_one_message_to_its_commit() -> None:
     assert story(log.state, "PG", "T1", log.now_ms) == (
         f"Transaction T1 of producer group PG is COMMITTED since 3 s ago, at log position {position}, decided by its "
         "producer; its message became visible at that position.",
+    )
+
+
+def test_the_story_names_the_users_who_prepared_and_who_settled() -> None:
+    log = CoreLog()
+    reply = log.do(half("T1", user="shop"))
+    first, *_ = story(log.state, "PG", "T1", log.now_ms)
+    assert first == "Transaction T1 was prepared by producer group PG, by user shop, 0 ms ago."
+    position = log.do(changed(end("T1", reply), user="alice")).position
+    (settled,) = story(log.state, "PG", "T1", log.now_ms, settled_by=log.of(Committed)[0].user)
+    assert settled == (
+        f"Transaction T1 of producer group PG is COMMITTED since 0 ms ago, at log position {position}, decided by its "
+        "producer, by user alice; its message became visible at that position."
     )
 
 
