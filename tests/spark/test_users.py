@@ -23,7 +23,7 @@ RIGHTS: Final = {
     "service": ("send:topic:orders", "send:group:service"),
     "reader": ("consume:topic:orders", "consume:group:TOOLS_CONSUMER"),
     "views": ("read-undecided:broker",),
-    "writer": ("send:topic:out", "send:group:halfmq-spark", "decide:topic:out", "decide:group:halfmq-spark"),
+    "writer": ("send:topic:out", "send:group:halfmq-spark", "decide:topic:*", "decide:group:halfmq-spark"),
 }
 #: URL of a user, by its name.
 Urls = Callable[[str], str]
