@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from halfmq.broker import first_token
 from halfmq.broker.audit_log import AuditLog
 from halfmq.broker.config import BrokerConfig, TlsMode, check_caps, packed_host
+from halfmq.broker.first_token import remove_token, write_token
 from halfmq.broker.http.resources import Health
 from halfmq.broker.listener import Bind, PortPlan, PortTls, bind
 from halfmq.broker.maintenance import Maintenance
@@ -326,15 +326,15 @@ class Broker:
         key = load_key(config.secrets_key_file, may_create=not users, entropy=self._entropy)
         self._users = Users(
             sequencer, self._peers, key, self._entropy, time, self._offload,
-            forget_token=lambda: first_token.remove(config.data),
+            forget_token=lambda: remove_token(config.data),
         )  # fmt: skip
         if self._users.token:
-            path = first_token.write(config.data, self._users.token)
+            path = write_token(config.data, self._users.token)
             log.warning(
                 "there are no users yet, and nobody is served: make an administrator with `halfmq user add NAME --administrator "
                 "--url 'rocketmq://%s@HOST:PORT?secretfile=%s'` (once, on this machine)", FIRST, path,
             )  # fmt: skip
-        audit = config.audit_log_file()
+        audit = config.audit_file()
         if audit is not None:
             self._audit_log = AuditLog(audit, config.audit_log_bytes, config.audit_log_files)
             self._gateway.audit = Audit(self._audit_log)

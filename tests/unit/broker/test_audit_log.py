@@ -4,11 +4,12 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import wait_until
 
 from halfmq import limits
 from halfmq.broker.audit_log import AuditLog
@@ -51,12 +52,6 @@ def opened(path: Path, clock: StillClock, *, bytes_max: int = 1 << 20, files_max
 
 def lines(*paths: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for what another thread does; the test's timeout is the deadline."""
-    while not holds():
-        threading.Event().wait(0.002)
 
 
 def without_time(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +131,7 @@ def test_the_next_second_has_a_line_of_its_own_also_if_the_thread_is_late(path: 
 def test_a_refusal_is_written_when_its_second_is_over_without_another_event(path: Path) -> None:
     log = AuditLog(path, 1 << 20, 3)
     log.note(REFUSAL)
-    until(lambda: path.stat().st_size > 0)
+    wait_until(lambda: path.stat().st_size > 0, "a line")
     assert without_time(lines(path)[0]) == REFUSAL
     assert log.close()
 
@@ -244,7 +239,7 @@ def test_a_start_goes_on_with_the_file_and_ends_a_line_that_a_crash_cut(path: Pa
 def test_a_file_that_somebody_moved_is_written_no_more(path: Path, clock: StillClock) -> None:
     log = opened(path, clock)
     log.note({**DONE, "text": "before"})
-    until(lambda: path.stat().st_size > 0)
+    wait_until(lambda: path.stat().st_size > 0, "a line")
     path.rename(path.with_name("moved"))
     log.note({**DONE, "text": "after"})
     assert log.close()
@@ -290,11 +285,11 @@ def test_a_full_disk_costs_lines_that_are_counted_and_stops_nobody(
     disk = FullDisk(monkeypatch)
     log = opened(path, clock)
     log.note({**DONE, "text": "before"})
-    until(lambda: path.stat().st_size > 0)
+    wait_until(lambda: path.stat().st_size > 0, "a line")
     disk.is_full = True
     for number in range(20):
         log.note({**DONE, "text": f"lost {number}"})
-    until(lambda: log.lost == 20)
+    wait_until(lambda: log.lost == 20, "lost lines")
     disk.is_full = False
     log.note({**DONE, "text": "after"})
     assert log.close()
@@ -323,7 +318,7 @@ def test_a_directory_that_is_gone_costs_lines_and_comes_back(path: Path, clock: 
     log = opened(home / "audit", clock)
     home.rename(tmp_path / "gone")
     log.note({**DONE, "text": "lost"})
-    until(lambda: log.lost == 1)
+    wait_until(lambda: log.lost == 1, "a lost line")
     home.mkdir()
     log.note({**DONE, "text": "found"})
     assert log.close()
@@ -358,7 +353,7 @@ def test_more_different_refusals_than_are_held_are_lines_at_once(path: Path, clo
     for number in range(limits.AUDIT_HELD_MAX + 5):
         log.note({**REFUSAL, "user": f"user-{number}"})
     assert len(log._held) == limits.AUDIT_HELD_MAX
-    until(lambda: path.stat().st_size > 0)
+    wait_until(lambda: path.stat().st_size > 0, "a line")
     assert log.close()
     assert len(lines(path)) == limits.AUDIT_HELD_MAX + 5
 

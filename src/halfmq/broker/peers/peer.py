@@ -83,6 +83,7 @@ class Peer(asyncio.Protocol):
         "transport",
         "unfinished_bytes",
         "used_s",
+        "user",
     )
 
     #: Whether it is read from less while all peers together have sent too much.
@@ -100,6 +101,8 @@ class Peer(asyncio.Protocol):
         self.born_host = _UNKNOWN_HOST
         #: Which user it is; None: it has not said yet, or the broker has no users, so that it may do everything.
         self.principal: Principal | None = None
+        #: The name of its user; "": it is nobody's.
+        self.user = ""
         #: ``Peers.generation`` at its last read.
         self.generation = peers.generation
         self.transport: asyncio.Transport
@@ -133,10 +136,10 @@ class Peer(asyncio.Protocol):
 
     # --- for services
 
-    @property
-    def user(self) -> str:
-        """The name of its user; "": nobody's."""
-        return "" if self.principal is None else self.principal.name
+    def become(self, principal: Principal) -> None:
+        """It has proved that it is this user."""
+        self.principal = principal
+        self.user = principal.name
 
     def may(self, right: Right, scope: Scope, name: str) -> bool:
         """Whether its user has the right on ``name``; everybody has, in a broker without users."""

@@ -6,7 +6,7 @@ from typing import Final
 from halfmq.model.users import Permission, Right, Scope, User, UserLimits, allows, parse_permissions
 
 #: Remembered answers of one user, before they are forgotten together.
-_REMEMBERED_MAX: Final = 4_096
+_REMEMBERED_MAX: Final = 1_024
 
 
 class Principal:
@@ -60,8 +60,10 @@ class Principal:
 
     def is_new(self, names: Iterable[tuple[Scope, str]]) -> bool:
         """Whether the user may name these, which do not exist, too. They count from now on."""
+        if not self.limits.names:
+            return True
         more = self.names.union(names)
-        if self.limits.names and len(more) > self.limits.names:
+        if len(more) > self.limits.names:
             return False
         self.names = more
         return True

@@ -43,10 +43,10 @@ class Sends:
 
     def send(self, peer: Peer, request: SendRequest, body: bytes, deliver: Deliver, context: Any) -> None:
         """A plain message or a half message. Replies: Sent, Refused, Failed."""
-        command = send_command(peer.number, peer.born_host, request, body)
+        command = send_command(peer.number, peer.born_host, request, body, peer.user)
         if type(command) is SendHalf:
-            if command.group != request.group and not peer.may(Right.SEND, Scope.GROUP, command.group):
-                # Its checks, with its body, would go to another group's producers.
+            if peer.principal is not None and not peer.may(Right.SEND, Scope.GROUP, command.group):
+                # The group in its properties: its checks, with its body, go to that one's producers.
                 deliver(context, not_allowed(peer.user, Asked(Right.SEND, Scope.GROUP, command.group)))
             elif command.searched_to < 0:
                 self._sequencer.submit_small(command, deliver, context)

@@ -266,7 +266,7 @@ class Transactions:
             return
 
         def decide(group: str) -> None:
-            command = ResolveTransaction(group, tx_id, wanted, by.name, by=by)
+            command = ResolveTransaction(group, tx_id, wanted, by.name, by=by, user=peer.user)
             self.decide(command, lambda _, reply: resolved(command, reply))
 
         def resolved(command: ResolveTransaction, reply: Any) -> None:

@@ -37,6 +37,7 @@ _FIRST_PERMISSIONS: Final = ("administer:broker",)
 #: Characters of a secret or password that an administrator gives.
 SECRET_CHARS_MIN: Final = 8
 _SECRET_BYTES: Final = 32
+_CHANGES_MAX: Final = 64
 #: The thread has other work, too: a snapshot must not wait for a guesser.
 _VERIFIED_AT_ONCE_MAX: Final = 4
 NOBODY: Final = User((), "", ())
@@ -140,7 +141,8 @@ class Users:
         if most and len(principal.connections) >= most:
             text = f"user {name!r} has {most} connections, as many as it may (halfmq user set --connections)"
             return Refused(Why.LIMIT_REACHED, text)
-        peer.principal = self._identified[peer.number] = principal
+        peer.become(principal)
+        self._identified[peer.number] = principal
         principal.connections.add(peer.number)
         return None
 
@@ -201,6 +203,9 @@ class Users:
             if self._changing:
                 self._changing[0]()
 
+        if len(self._changing) >= _CHANGES_MAX:
+            answer(Refused(Why.NOT_NOW, f"{_CHANGES_MAX} changes of users wait: try again"))
+            return
         # One after another: each begins with the user as the one before leaves it.
         self._changing.append(lambda: self._begin(peer, change, done))
         if len(self._changing) == 1:
