@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.documents.shell import shell
 from tests.support import spark_queries
 from tests.support.served import Served, starting
+from tests.support.served_users import ServedUsers
 from tests.support.spark_queries import QueryFailed, again
 
-from halfmq.broker.first_token import NAME as TOKEN
-from halfmq.broker.services.users import FIRST
 from halfmq.client.outgoing import compose
 from halfmq.client.sync import Client
 
@@ -21,9 +19,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROWS: Final = 40
 RIGHTS: Final = {
     "service": ("send:topic:orders", "send:group:service"),
-    "reader": ("consume:topic:orders",),
+    "reader": ("consume:topic:orders", "consume:group:TOOLS_CONSUMER"),
     "views": ("read-undecided:broker",),
-    "writer": ("send:topic:out", "send:group:halfmq-spark", "decide:topic:out", "decide:group:halfmq-spark"),
+    "writer": ("send:topic:out", "send:group:halfmq-spark", "decide:topic:*", "decide:group:halfmq-spark"),
 }
 #: URL of a user, by its name.
 Urls = Callable[[str], str]
@@ -36,14 +34,10 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
     with starting(tmp_path_factory) as start:
         served: Served = start("--secrets-key-file", str(work / "secrets.key"))
 
-        def url(name: str, file: Path | None = None) -> str:
-            return f"rocketmq://{name}@127.0.0.1:{served.name_port}?secretfile={file or work / name}"
-
-        first = url(FIRST, served.data / TOKEN)
-        shell(f"halfmq user add alice --administrator --url '{first}' --secret-file alice", work)
+        users = ServedUsers(served, work)
         for name, rights in RIGHTS.items():
-            allowed = " ".join(f"--allow '{right}'" for right in rights)
-            shell(f"halfmq user add {name} {allowed} --url '{url('alice')}' --secret-file {name}", work)
+            users.add(name, *rights)
+        url = users.url
         with Client(url("service"), group="service") as mq:
             for number in range(ROWS):
                 with mq.begin() as tx:
