@@ -78,9 +78,9 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
     "halfmq user": {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "any other failure",
-        ExitStatus.USAGE: "usage error: an invalid name, permission or field (code 29), a missing option or confirmation",
+        ExitStatus.USAGE: "usage error: an invalid name, permission or field, or a new user with the name of another one (code 29), a missing option or confirmation",
         ExitStatus.NOT_FOUND: "no such user",
-        ExitStatus.REFUSED: "rejected: you are no administrator (code 16), there is such a user already (code 604), it is the last administrator or one too many (code 2)",
+        ExitStatus.REFUSED: "rejected: you are no administrator (code 16), it is the last administrator, one user too many, or there is no TLS for its secret (code 2)",
         ExitStatus.UNKNOWN_OUTCOME: "a change was requested and no response came. `halfmq user list` says whether there is such a user; if its secret is new, nobody knows it: `halfmq user rotate`",
     },
     "halfmq store verify": {

@@ -104,7 +104,7 @@ def test_nothing_is_sent_if_the_file_cannot_be_made(broker: Broker, tmp_path: Pa
     assert broker.server.requests == []
 
 
-@pytest.mark.parametrize(("code", "status"), [(604, 4), (16, 4), (2, 4), (29, 2), (1, 1)])
+@pytest.mark.parametrize(("code", "status"), [(16, 4), (2, 4), (29, 2), (1, 1)])
 def test_the_file_is_removed_if_the_request_fails(broker: Broker, tmp_path: Path, code: int, status: int) -> None:
     file = tmp_path / "secret"
     broker.code = code

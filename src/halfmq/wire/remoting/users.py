@@ -5,7 +5,7 @@
     HMQ_LOGIN        29027  ext ``user``, ``nonce``: one of the client's own, ``proof``: ``client_proof`` of both
         response  code 0, ext ``proof``: the server's. From now on the connection is this user's, whatever is signed. 16: not accepted
     HMQ_SET_USER     29028  body JSON ``UserChange``, also to make a user
-        response  code 0; body JSON ``NewSecret``; 604: there is such a user already; 1: there is none; 2: no space for another one
+        response  code 0; body JSON ``NewSecret``; 29: there is such a user already; 1: there is none; 2: no space for another one
     HMQ_USERS        29029  ext ``max``, ``from``: ``next`` of the previous page
         response  code 0, ext ``total``, ``next`` (start of the next page, absent on the last one); body JSON [``UserInfo``, ...]
     HMQ_REMOVE_USER  29030  ext ``user``, ``reason``
