@@ -17,7 +17,7 @@ QUIET := $(shell test -t 2 || echo --quiet)
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-all lint format types layers bench mutants lock clean
+.PHONY: help setup demo test test-fast test-all lint format types layers audit bench mutants lock clean
 
 help:
 	@echo "make demo [BASKETS=20000|all] [DB=sqlite|postgres]   the main job, on real data, with crashes, reconciled to the cent"
@@ -25,6 +25,7 @@ help:
 	@echo "make test-fast                                       what to run while writing: under 90 seconds"
 	@echo "make test-all                                        also what is rarer or slower: about half an hour; see docs/testing.md"
 	@echo "make mutants [MUTANTS=pattern]                        change the code in small ways and see which tests notice; hours"
+	@echo "make audit                                           known weaknesses in the code, known vulnerabilities of the locked packages (asks PyPI)"
 	@echo "make bench                                           transaction benchmark with baseline, JSON in build/bench"
 
 $(READY): requirements.lock pyproject.toml
@@ -55,6 +56,11 @@ types: $(READY)
 
 layers: $(READY)
 	$(BIN)/lint-imports
+
+# The second asks PyPI about each locked package; it is red too if PyPI, or a mirror in its place, says nothing about one.
+audit: $(READY)
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src examples
+	$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock
 
 # Parts run beside each other; see tests/run.py and docs/testing.md.
 test-fast: $(READY)

@@ -68,6 +68,7 @@ PARTS: Final = (
     Part("relay", "outbox and relay, to RabbitMQ, Apache Kafka, Apache RocketMQ; the examples", 0.7, ("tests/unit/relay", "tests/outbox")),
     Part("systems", "coordinator, TCC, compensation, damage: failure tables, and by chance", 0.7, ("tests/systems",)),
     _command("lint", "form of the code", "ruff", "check", ".", suites=("fast", "gate", "all")),
+    _command("weaknesses", "known weaknesses in the code", "bandit", "--quiet", "--configfile", "pyproject.toml", "--recursive", "src", "examples"),
     _command("format", "format of the code", "ruff", "format", "--check", "."),
     _command("layers", "imports between packages", "lint-imports", suites=("fast", "gate", "all")),
     _command("types", "types", "mypy"),

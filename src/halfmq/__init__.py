@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from halfmq.errors import HalfmqError as HalfmqError
     from halfmq.errors import InvalidName as InvalidName
     from halfmq.errors import LateTry as LateTry
+    from halfmq.errors import LoginFailed as LoginFailed
     from halfmq.errors import MessageTooLarge as MessageTooLarge
     from halfmq.errors import NoReply as NoReply
     from halfmq.errors import NotAuthorized as NotAuthorized
@@ -71,6 +72,7 @@ MODULES = {
     "HalfmqError": "errors",
     "InvalidName": "errors",
     "LateTry": "errors",
+    "LoginFailed": "errors",
     "Message": "client.message",
     "MessageTooLarge": "errors",
     "NoReply": "errors",

@@ -71,6 +71,15 @@ class ConnectError(HalfmqError):
     retriable = True
 
 
+class LoginFailed(ConnectError):
+    """The server does not accept the user of the URL, or did not prove that it knows the user's secret. Nothing was sent but the login.
+    The same call fails again until an administrator, or who has the secret, changes something.
+    """
+
+    code = "login-failed"
+    retriable = False
+
+
 class RequestFailed(HalfmqError):
     """The server answered with an error. ``response_code`` is RocketMQ's number."""
 
@@ -88,7 +97,7 @@ class TopicNotFound(RequestFailed):
 
 
 class NotAuthorized(RequestFailed):
-    """A system topic, or a topic that may not be written or read."""
+    """A system topic, or a topic that may not be written or read; or the user has no right to this."""
 
     code = "not-authorized"
 

@@ -255,3 +255,13 @@ LOG_WAITING_BYTES_MAX: Final = 1 << 20
 #: Maximum log line and traceback, characters. They contain text from peers.
 LOG_LINE_CHARS_MAX: Final = 2_000
 LOG_TRACE_CHARS_MAX: Final = 16_000
+#: Lines of the audit log waiting to be written, bytes; more are dropped and counted.
+AUDIT_WAITING_BYTES_MAX: Final = 4 << 20
+#: Different refusals of one second, whose equals are counted; further ones are lines of their own.
+AUDIT_HELD_MAX: Final = 1_024
+#: Of an event: characters of a text, names of topics and groups. They come from peers.
+AUDIT_TEXT_CHARS_MAX: Final = 500
+AUDIT_NAMES_MAX: Final = 16
+#: Size of a file of the audit log, bytes, and number of older ones that are kept.
+AUDIT_BYTES_MAX: Final = 64 << 20
+AUDIT_FILES_MAX: Final = 8

@@ -1,6 +1,6 @@
 """Kill a broker under transactions, record everything, read everything, and let the history checker say what is wrong.
 
-    python -m tests.compat.stock_history --kills 4                      Apache RocketMQ 5.4.0 from its published jars
+    python -m tests.compat.stock_history --kills 4                      Apache RocketMQ 5.5.0 from its published jars
     python -m tests.compat.stock_history --kills 4 --system halfmq      the same load on halfmq
 
 The load is that of the stock Java client, over raw frames: 16 threads with one transaction each; a half that is not
@@ -53,7 +53,7 @@ from tests.compat.stock_broker import StockBroker
 from tests.support.raw_client import Answer, RawClient, pull_ext, send_ext
 from tests.support.served import Served
 
-VERSION = "5.4.0"
+VERSION = "5.5.0"
 TOPIC = "StockHistory"
 GROUP = "stock-history"
 FIRST_GROUP = "makes-the-topic"

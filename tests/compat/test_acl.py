@@ -58,9 +58,9 @@ def test_a_signed_frame_is_the_frame_with_two_more_fields() -> None:
     scope="module",
     params=[
         ("4.9.7", {"aclEnable": "true", **_QUICK}),
-        pytest.param(("5.4.0", {**_ACL_2, **_QUICK}), marks=pytest.mark.thorough),
+        pytest.param(("5.5.0", {**_ACL_2, **_QUICK}), marks=pytest.mark.thorough),
     ],
-    ids=["4.9.7", "5.4.0"],
+    ids=["4.9.7", "5.5.0"],
 )
 def stock(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StockBroker]:
     require_java()

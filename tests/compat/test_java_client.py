@@ -1,4 +1,4 @@
-"""The stock Java client, 4.9.7 and 5.4.0, with JSON and with binary headers, unchanged against ``halfmq serve``."""
+"""The stock Java client, 4.9.7 and 5.5.0, with JSON and with binary headers, unchanged against ``halfmq serve``."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(400)]
 CLIENTS = [
     pytest.param((version, header), id=f"{version}-{header.lower()}", marks=marks)
     for version, header, marks in (
-        ("4.9.7", BINARY, ()), ("5.4.0", JSON, ()), ("4.9.7", JSON, pytest.mark.thorough), ("5.4.0", BINARY, pytest.mark.thorough),
+        ("4.9.7", BINARY, ()), ("5.5.0", JSON, ()), ("4.9.7", JSON, pytest.mark.thorough), ("5.5.0", BINARY, pytest.mark.thorough),
     )
 ]  # fmt: skip
 
@@ -51,8 +51,8 @@ def test_a_hundred_transactions_have_one_outcome_each(features: dict[str, dict[s
 
 @pytest.mark.parametrize(
     ("version", "header"),
-    [pytest.param("4.9.7", BINARY, marks=pytest.mark.thorough), ("5.4.0", JSON)],
-    ids=["4.9.7-rocketmq", "5.4.0-json"],
+    [pytest.param("4.9.7", BINARY, marks=pytest.mark.thorough), ("5.5.0", JSON)],
+    ids=["4.9.7-rocketmq", "5.5.0-json"],
 )
 def test_a_thousand_transactions_have_one_outcome_each(
     version: str, header: str, serve: Callable[..., Served], java_home: Path
@@ -67,8 +67,8 @@ def test_a_thousand_transactions_have_one_outcome_each(
 
 @pytest.mark.parametrize(
     ("version", "header"),
-    [("4.9.7", BINARY), pytest.param("5.4.0", JSON, marks=pytest.mark.thorough)],
-    ids=["4.9.7-rocketmq", "5.4.0-json"],
+    [("4.9.7", BINARY), pytest.param("5.5.0", JSON, marks=pytest.mark.thorough)],
+    ids=["4.9.7-rocketmq", "5.5.0-json"],
 )
 async def test_java_and_our_client_reply_to_each_other(
     version: str, header: str, serve: Callable[..., Served], java_home: Path

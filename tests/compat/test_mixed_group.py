@@ -97,8 +97,8 @@ async def come_and_go(url: str, seen: list[tuple[str, Message]], until: asyncio.
 
 @pytest.mark.parametrize(
     ("version", "header"),
-    [("4.9.7", BINARY), pytest.param("5.4.0", JSON, marks=pytest.mark.thorough)],
-    ids=["4.9.7-rocketmq", "5.4.0-json"],
+    [("4.9.7", BINARY), pytest.param("5.5.0", JSON, marks=pytest.mark.thorough)],
+    ids=["4.9.7-rocketmq", "5.5.0-json"],
 )
 async def test_members_of_two_kinds_share_what_our_client_sent(
     version: str, header: str, serve: Callable[..., Served], java_home: Path

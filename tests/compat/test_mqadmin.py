@@ -16,6 +16,7 @@ from tests.compat.toolchain import SOURCES, tools_classpath
 from tests.support.jvm import QUICK
 from tests.support.raw_client import RawClient
 from tests.support.served import Served
+from tests.support.served_users import ServedUsers
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -166,3 +167,30 @@ async def test_what_mqadmin_cannot_do_here_it_does_not_claim(serve: Callable[...
     client = await with_offsets(broker)
     compared(broker, REST, await printed(broker, tmp_path, REST))
     await client.close()
+
+
+#: What stock clients do with a user: ``sendMessage`` has a producer, and ``consumeMessage`` a consumer that pulls.
+AS_USER: Walk = (
+    ("clusterList", ("DefaultCluster",)),
+    ("updateTopic -b BROKER -t orders -r 1 -w 1", ("create topic to BROKER success",)),
+    ("sendMessage -t orders -p hello", ("SEND_OK",)),
+    ("consumeMessage -t orders -g readers -c 1", ("hello",)),
+)
+
+
+@pytest.mark.thorough
+async def test_stock_tools_sign_as_a_user_of_the_broker(serve: Callable[..., Served], tmp_path: Path) -> None:
+    """With ``tools.yml``, as docs/users.md says: their producer and consumer sign by ``AclClientRPCHook``."""
+    broker = serve("--secrets-key-file", str(tmp_path / "secrets.key"))
+    users = await asyncio.to_thread(ServedUsers, broker, tmp_path)
+    await asyncio.to_thread(users.add, "shop", "send:topic:stock")
+    for name, wanted in (
+        ("alice", AS_USER),
+        ("shop", tuple((command, ("CODE: 16",)) for command, _ in AS_USER[1:3])),
+        ("nobody", ((AS_USER[1][0], ("CODE: 16", "the signature is not one of user 'nobody'")),)),
+    ):
+        home = tmp_path / f"home-{name}"
+        (home / "conf").mkdir(parents=True)
+        secret = (tmp_path / ("shop" if name == "nobody" else name)).read_text().strip()
+        (home / "conf" / "tools.yml").write_text(f"accessKey: {name}\nsecretKey: {secret}\n")
+        compared(broker, wanted, await printed(broker, home, wanted, f"-Drocketmq.home.dir={home}"))

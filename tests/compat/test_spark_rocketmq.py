@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 thorough = pytest.mark.thorough
 
-VERSION: Final = "5.4.0"
+VERSION: Final = "5.5.0"
 ROWS: Final = 300
 BATCH_ROWS: Final = 60
 #: Of the input: what the sink writes.

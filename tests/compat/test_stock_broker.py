@@ -45,7 +45,7 @@ class Orders(TransactionListener):
         return Outcome.UNKNOWN if self.checked[str(message.key)] == 1 else Outcome.COMMIT
 
 
-@pytest.fixture(scope="module", params=["5.4.0", pytest.param("4.9.7", marks=pytest.mark.thorough)])
+@pytest.fixture(scope="module", params=["5.5.0", pytest.param("4.9.7", marks=pytest.mark.thorough)])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with StockBroker(request.param, tmp_path_factory.mktemp("stock"), **SETTINGS) as stock:
         yield f"rocketmq://{stock.names}"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from halfmq.testing.history.report import DUPLICATE, LOST, REORDERED
-from tests.compat.stock_history import by_kills, recorded
+from tests.compat.stock_history import VERSION, by_kills, recorded
 
 
 @pytest.mark.java
@@ -22,7 +22,7 @@ def test_committed_messages_of_a_killed_rocketmq_stand_twice(
     report = recorded("rocketmq", tmp_path, kills=2, seconds=2, seed=1, say=lambda text: None)
     with capsys.disabled():
         print(
-            f"\nRocketMQ 5.4.0, two kills: {report.counts[DUPLICATE]:,} messages stand twice, {report.events:,} events"
+            f"\nRocketMQ {VERSION}, two kills: {report.counts[DUPLICATE]:,} messages stand twice, {report.events:,} events"
         )
     found = {kind for kind, count in report.counts.items() if count}
     others = [one.text() for kind in sorted(found - {DUPLICATE}) for one in report.of_kind(kind)[:2]]

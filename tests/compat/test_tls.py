@@ -123,8 +123,8 @@ def _refusals(broker: Served) -> list[str]:
 CLIENTS = [
     pytest.param(version, header, is_mutual, id=f"{version}-{header.lower()}{'-mutual' if is_mutual else ''}", marks=marks)
     for version, header, is_mutual, marks in (
-        ("4.9.7", BINARY, True, ()), ("5.4.0", JSON, False, ()),
-        ("4.9.7", JSON, False, pytest.mark.thorough), ("5.4.0", BINARY, True, pytest.mark.thorough),
+        ("4.9.7", BINARY, True, ()), ("5.5.0", JSON, False, ()),
+        ("4.9.7", JSON, False, pytest.mark.thorough), ("5.5.0", BINARY, True, pytest.mark.thorough),
     )
 ]  # fmt: skip
 
@@ -165,7 +165,7 @@ async def test_a_permissive_broker_serves_a_client_with_tls_beside_one_without(
 ) -> None:
     broker = serve(*permissive(server))
     programs = ("Sends", "Restart")
-    kinds = {"with": ("5.4.0", options(trusting(authority))), "without": ("4.9.7", ())}
+    kinds = {"with": ("5.5.0", options(trusting(authority))), "without": ("4.9.7", ())}
     for version, _ in kinds.values():
         client_classpath(version)  # compiled before one waits for the other
     both = await asyncio.gather(
@@ -182,11 +182,11 @@ async def test_a_permissive_broker_serves_a_client_with_tls_beside_one_without(
     assert refusals(broker) == []
     stranger = Authority(tmp_path / "stranger")
     with pytest.raises(ProgramFailed):
-        run("5.4.0", names(broker), tmp_path / "stranger", "Sends", options=options(trusting(stranger)))
+        run("5.5.0", names(broker), tmp_path / "stranger", "Sends", options=options(trusting(stranger)))
     assert any(NO_TRUST in line for line in _refusals(broker))
 
 
-@pytest.mark.parametrize("version", ["5.4.0", pytest.param("4.9.7", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("version", ["5.5.0", pytest.param("4.9.7", marks=pytest.mark.thorough)])
 def test_a_client_without_a_certificate_fails_and_the_broker_logs_one_line_for_each_reason(
     version: str, serve: Callable[..., Served], authority: Authority, server: Issued, client: Issued, tmp_path: Path
 ) -> None:
@@ -216,7 +216,7 @@ def test_a_client_without_a_certificate_fails_and_the_broker_logs_one_line_for_e
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("version", ["5.4.0", "4.9.7"])
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
 def test_what_rocketmqs_client_checks_and_what_it_does_not(
     version: str, serve: Callable[..., Served], authority: Authority, client: Issued, tmp_path: Path
 ) -> None:
@@ -264,13 +264,13 @@ def _sec1(key: Path) -> Path:
 @pytest.mark.parametrize(
     ("version", "remake", "is_taken"),
     [
-        ("5.4.0", _sec1, False),
+        ("5.5.0", _sec1, False),
         ("4.9.7", _sec1, False),
-        ("5.4.0", lambda key: _encrypted(key, ("-v2", "aes-256-cbc")), True),
+        ("5.5.0", lambda key: _encrypted(key, ("-v2", "aes-256-cbc")), True),
         ("4.9.7", lambda key: _encrypted(key, ("-v2", "aes-256-cbc")), False),
         ("4.9.7", lambda key: _encrypted(key, ("-v1", "PBE-SHA1-3DES")), True),
     ],
-    ids=["5.4.0-sec1", "4.9.7-sec1", "5.4.0-pbes2", "4.9.7-pbes2", "4.9.7-pbes1"],
+    ids=["5.5.0-sec1", "4.9.7-sec1", "5.5.0-pbes2", "4.9.7-pbes2", "4.9.7-pbes1"],
 )
 def test_keys_that_rocketmqs_client_takes(
     version: str,
@@ -314,7 +314,7 @@ async def test_mqadmin_over_tls(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("version", ["5.4.0", "4.9.7"])
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
 def test_certificates_are_replaced_while_java_sends_and_nothing_is_lost(
     version: str, serve: Callable[..., Served], authority: Authority, tmp_path: Path
 ) -> None:
@@ -373,7 +373,7 @@ def test_certificates_are_replaced_while_java_sends_and_nothing_is_lost(
     assert refusals(broker) == []
 
 
-@pytest.fixture(scope="module", params=["5.4.0", pytest.param("4.9.7", marks=pytest.mark.thorough)])
+@pytest.fixture(scope="module", params=["5.5.0", pytest.param("4.9.7", marks=pytest.mark.thorough)])
 def stock(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

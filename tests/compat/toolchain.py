@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.maven import CACHE, MavenFailed, compiled, copy_jars
 
-VERSIONS = ("4.9.7", "5.4.0")
+VERSIONS = ("4.9.7", "5.5.0")
 SOURCES = Path(__file__).parent / "java"
 
 HOW_TO_GET = (

@@ -36,6 +36,7 @@ _COMMANDS: Final = By("tests/documents/test_commands.py::test_the_commands_do_wh
 _OUTBOX: Final = "tests/documents/test_outbox_page.py"
 _RECOVERY: Final = "tests/documents/test_recovery_page.py"
 _TLS: Final = "tests/documents/test_tls_page.py"
+_USERS: Final = By("tests/documents/test_users_page.py::test_the_commands_run_one_after_the_other")
 _SPARK: Final = By("tests/spark/test_documents.py::test_the_programs_run")
 _JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_run")
 _EVENTS: Final = By("tests/documents/test_quotations.py::test_what_the_pages_quote_is_what_the_code_says")
@@ -191,6 +192,14 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("$ python die_deciding.py after", _COORDINATOR),
         (EACH, _TUTORIALS),
         (f"{EACH}python", _TUTORIALS),
+    ),
+    "docs/users.md": (
+        ("halfmq serve", _USERS),
+        ("halfmq user set", _USERS),
+        ("rocketmq://USER@HOST", Not("the form of a URL; tests/scenarios/test_users.py uses such URLs")),
+        ("halfmq user rotate", _USERS),
+        ("halfmq user remove", _USERS),
+        ("halfmq user set alice", _USERS),
     ),
 }  # fmt: skip
 

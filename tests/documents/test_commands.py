@@ -52,6 +52,11 @@ RUNS: Final[dict[str, Run]] = {
     "halfmq coordinator forget NAME --group GROUP --operator NAME --reason TEXT": Run(
         "knows no coordinator ada", {"NAME": "ada", "GROUP": "bank", "TEXT": "over"}, status=3
     ),
+    # tests/documents/test_users_page.py makes some, of a broker that has users.
+    "halfmq user add NAME --allow PERMISSION": Run(
+        "this broker has no users", {"NAME": "ada", "PERMISSION": "'send:*'"}, status=4
+    ),
+    "halfmq user list": Run("this broker has no users", status=4),
     "halfmq tx damaged": Run("0 findings"),
     # tests/unit/cli/test_tx.py forgets one.
     "halfmq tx forget TX_ID... --operator NAME --reason TEXT": Run(

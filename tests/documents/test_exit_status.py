@@ -5,9 +5,10 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 import typer
@@ -24,6 +25,7 @@ from tests.support.ports import HOST
 from tests.support.raw_client import RawClient
 from tests.support.sample_store import sample_store
 from tests.support.served import Served
+from tests.support.served_users import ServedUsers
 
 #: Nobody listens there.
 _NOBODY: Final = "rocketmq://127.0.0.1:1"
@@ -41,6 +43,7 @@ AGAIN: Final = {
         S.NOT_FOUND,
         "knows no coordinator done",
     ),
+    "halfmq user": ("halfmq user list", S.SUCCESS, "shop"),
     "halfmq query": ("halfmq query forget done --operator ada --reason over --yes", S.NOT_FOUND, "knows no query done"),
 }
 #: (command, status) -> what is run, in a directory with ``sample`` and ``damaged`` (stores), ``clean.jsonl`` and ``phantom.jsonl``. The
@@ -100,6 +103,12 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
         "halfmq query",
         S.UNKNOWN_OUTCOME,
     ): "halfmq query forget done --operator ada --reason over --yes --url $HALFMQ_LOSES_RESPONSES",
+    ("halfmq user", S.SUCCESS): "halfmq user list",
+    ("halfmq user", S.FAILED): f"halfmq user list --url {_NOBODY}",
+    ("halfmq user", S.USAGE): "halfmq user remove shop --reason over",
+    ("halfmq user", S.NOT_FOUND): "halfmq user remove never --reason over --yes",
+    ("halfmq user", S.REFUSED): "halfmq user remove alice --reason over --yes",
+    ("halfmq user", S.UNKNOWN_OUTCOME): "halfmq user rotate shop --url $HALFMQ_LOSES_RESPONSES",
     ("halfmq store verify", S.SUCCESS): "halfmq store verify sample",
     ("halfmq store verify", S.FAILED): "halfmq store verify damaged",
     ("halfmq store verify", S.USAGE): "halfmq store verify .",
@@ -151,18 +160,20 @@ def begin():
 
 
 @contextlib.contextmanager
-def losing_responses(port: int) -> Iterator[int]:
-    """A port in front of a broker. Of two connections the first one works; on the second the request arrives and its response is lost."""
+def losing_responses(port: int, requests: int) -> Iterator[int]:
+    """A port in front of a broker. Of two connections with this many requests each the first one works; on the second the last request
+    arrives and its response is lost."""
     with socket.create_server((HOST, 0)) as server:
 
         def relay() -> None:
             for is_lost in (False, True):
                 client, _ = server.accept()
                 with client, socket.create_connection((HOST, port)) as broker:
-                    broker.sendall(client.recv(1 << 16))
-                    response = broker.recv(1 << 16)
-                    if not is_lost:
-                        client.sendall(response)
+                    for number in range(requests):
+                        broker.sendall(client.recv(1 << 16))
+                        response = broker.recv(1 << 16)
+                        if not is_lost or number < requests - 1:
+                            client.sendall(response)
 
         thread = threading.Thread(target=relay)
         thread.start()
@@ -227,6 +238,24 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     served.stop()
 
 
+class OfAlice(NamedTuple):
+    """A broker with users, of which alice is the administrator, and shop another one."""
+
+    broker: Served
+    users: ServedUsers
+
+
+@pytest.fixture(scope="module")
+def of_alice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfAlice]:
+    work = tmp_path_factory.mktemp("users")
+    served = Served(work / "data", work / "broker.log", "--secrets-key-file", str(work / "secrets.key"))
+    served.start()
+    users = ServedUsers(served, work)
+    users.add("shop", "send:*")
+    yield OfAlice(served, users)
+    served.stop()
+
+
 def test_every_status_of_every_command_has_a_run() -> None:
     assert RUNS.keys() == {(command, status) for command, meanings in MEANINGS.items() for status in meanings}
     assert {status for _, status in RUNS} == set(ExitStatus)
@@ -237,20 +266,33 @@ def test_every_status_of_every_command_has_a_run() -> None:
     ("command", "status"),
     [pytest.param(*key, id=f"{key[0]} {key[1].name}") for key, run in RUNS.items() if isinstance(run, str)],
 )
-def test_a_real_run_ends_with_the_status(place: Path, broker: Served, command: str, status: ExitStatus) -> None:
+def test_a_real_run_ends_with_the_status(
+    place: Path, broker: Served, command: str, status: ExitStatus, request: pytest.FixtureRequest
+) -> None:
     run = RUNS[command, status]
     assert isinstance(run, str)
     assert command in run
-    environment = {"HALFMQ_URL": broker.url}
+    if command == "halfmq user":
+        of_alice: OfAlice = request.getfixturevalue("of_alice")
+        ends(place, run, command, status, of_alice.broker, partial(of_alice.users.url, "alice"), 3)
+    else:
+        ends(place, run, command, status, broker, lambda port=broker.name_port: f"rocketmq://{HOST}:{port}", 1)
+
+
+def ends(
+    place: Path, run: str, command: str, status: ExitStatus, broker: Served, url: Callable[..., str], requests: int
+) -> None:
+    """``requests``: of a connection, with its login."""
+    environment = {"HALFMQ_URL": url()}
     if "LOSES_RESPONSES" not in run:
         shell(run, place, status=status, environment=environment)
         return
-    with losing_responses(broker.port) as port:
+    with losing_responses(broker.port, requests) as port:
         done = shell(
             run,
             place,
             status=status,
-            environment={**environment, "HALFMQ_LOSES_RESPONSES": f"rocketmq://{HOST}:{port}"},
+            environment={**environment, "HALFMQ_LOSES_RESPONSES": url(port=port)},
         )
     assert "no response" in done.stderr
     again, status, text = AGAIN[command]

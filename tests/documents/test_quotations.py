@@ -45,6 +45,7 @@ _OTHERS: Final = {
     "certificate verify failed": "OpenSSL's",
     "certificate has expired": "OpenSSL's",
     "peer did not return a certificate": "OpenSSL's",
+    "new AclClientRPCHook(new SessionCredentials(USER, SECRET))": "Java",
     "async with app.run()": "Python",
     "def f(event: Type)": "Python",
     "def f(message, session)": "Python",

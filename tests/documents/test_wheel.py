@@ -25,6 +25,7 @@ EXTRA_OF: Final = {
     "halfmq/cli": "server",
     "halfmq/broker": "server",
     "halfmq/bench": "server",
+    "halfmq/runtime/sealing.py": "server",
     "halfmq/sql/alchemy": "sql",
     "halfmq/relay/kafka.py": "kafka",
     "halfmq/relay/rabbitmq.py": "rabbitmq",

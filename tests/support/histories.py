@@ -817,7 +817,7 @@ class World:
 
     def live(self) -> History:
         o, rng = self.o, self.rng
-        system = "rocketmq 5.4.0" if o.stock else "halfmq 0.1.0"
+        system = "rocketmq 5.5.0" if o.stock else "halfmq 0.1.0"
         length = max(o.transactions * o.pace_us, 2_000)
         start = self.now
         for number in range(o.transactions):

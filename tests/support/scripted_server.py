@@ -17,6 +17,8 @@ class ScriptedServer:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.requests: list[Request[Any]] = []
+        #: Sent before the next connection is closed.
+        self.last_words = b""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._streams: list[socket.socket] = []
@@ -48,5 +50,7 @@ class ScriptedServer:
                     self.requests.append(request)
                     answer = self.answer(request)
                     if answer is None:
+                        stream.sendall(self.last_words)
+                        self.last_words = b""
                         return
                     stream.sendall(answer)

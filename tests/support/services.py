@@ -29,9 +29,15 @@ class FakePeer:
         self.born_host = PEER
         self.is_open = True
         self.is_full = False
+        #: As in a broker without users.
+        self.principal = None
+        self.user = ""
         self.kept = 0
         #: Calls of ``hold_requests`` that have not ended.
         self.holds = 0
+
+    def may(self, *right: object) -> bool:
+        return True
 
     def keep(self, memory_bytes: int) -> None:
         self.kept += memory_bytes

@@ -132,8 +132,8 @@ class LoadConnection(asyncio.Protocol):
         self.stopping = False
         self.alive = 0
         self.sent = 0
-        self.rng = random.Random(plan.seed * 1_000 + number)
-        self.body = random.Random(plan.seed).randbytes(plan.body_bytes)
+        self.rng = random.Random(plan.seed * 1_000 + number)  # nosec B311 # a load that can be repeated
+        self.body = random.Random(plan.seed).randbytes(plan.body_bytes)  # nosec B311 # as above
         self.started_ns = [0] * threads
         self.ids = [""] * threads
         self.serial = 0

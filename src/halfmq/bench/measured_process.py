@@ -70,7 +70,7 @@ def broker(data: Path, *options: str, timeout_seconds: float = 60) -> MeasuredPr
     started = time.perf_counter()
     # A file and not a pipe: nobody reads while it runs, and a broker must not wait for a reader of its log.
     with output.open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, text=True)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, text=True)  # nosec B603 # a broker of this benchmark, no shell
     server = MeasuredProcess(process, 0, 0.0, directory)
     while not ports_file.exists():
         if process.poll() is not None:
@@ -89,7 +89,7 @@ def broker(data: Path, *options: str, timeout_seconds: float = 60) -> MeasuredPr
 def baseline() -> MeasuredProcess:
     """Start the baseline server on a free port."""
     started = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "halfmq.bench.baseline"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-m", "halfmq.bench.baseline"], stdout=subprocess.PIPE, text=True)  # nosec B603 # as above
     assert process.stdout is not None
     port = json.loads(process.stdout.readline())["port"]
     return MeasuredProcess(process, port, time.perf_counter() - started)

@@ -16,7 +16,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from halfmq.broker.audit_log import AuditLog
 from halfmq.broker.config import BrokerConfig, TlsMode, check_caps, packed_host
+from halfmq.broker.first_token import remove_token, write_token
 from halfmq.broker.http.resources import Health
 from halfmq.broker.listener import Bind, PortPlan, PortTls, bind
 from halfmq.broker.maintenance import Maintenance
@@ -32,6 +34,7 @@ from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.handlers import Handlers, Parts
 from halfmq.broker.remoting.producer_groups import log_policy_action
 from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.audit import Audit
 from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.checks import Checks
 from halfmq.broker.services.chosen_ids import ChosenIds
@@ -47,6 +50,7 @@ from halfmq.broker.services.stats import Stats
 from halfmq.broker.services.topics import GroupsOnUse, Topics
 from halfmq.broker.services.traffic import SAMPLE_MS, Traffic
 from halfmq.broker.services.transactions import Transactions
+from halfmq.broker.services.users import FIRST, Users
 from halfmq.broker.services.verdicts import Verdicts
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
@@ -67,12 +71,13 @@ from halfmq.core.decision import (
 from halfmq.core.engine import Engine
 from halfmq.core.session import LogOffsetsNow
 from halfmq.core.steps import goes_on
-from halfmq.errors import HalfmqError, StorePoisoned
+from halfmq.errors import HalfmqError, StorePoisoned, UsageError
 from halfmq.model.address import Address
 from halfmq.runtime.clock import Clock
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
 from halfmq.runtime.log_throttle import LogThrottle
+from halfmq.runtime.sealing import load_key
 from halfmq.runtime.tls import tls_context
 from halfmq.store.group_flush import Job, Syncer
 from halfmq.store.store import Store
@@ -142,6 +147,9 @@ class Broker:
         self._stop_sequencer: Callable[[], None] = lambda: None
         self._pulls: Pulls
         self._health: Health
+        #: None: everybody may do everything.
+        self._users: Users | None = None
+        self._audit_log: AuditLog | None = None
         self._checks: Checks
         self._chosen_ids: ChosenIds
         self._check_polls: CheckPolls
@@ -271,6 +279,7 @@ class Broker:
             SettledVerdictLookup(view, store, self._offload),
             GroupScan(view, self._loop),
             operator_of=store.log.operator_of,
+            user_of=store.log.user_of,
             properties_at=store.log.properties_at,
             flush=peers.flush,
         )
@@ -285,6 +294,7 @@ class Broker:
         )
         traffic = Traffic(lambda: store.queues.entries_written, time.now_ms())
         self._pulls.on_given = traffic.note
+        self._begin_users(sequencer, time)
         self._handlers = commands.bind(Parts(
             gateway=gateway, sequencer=sequencer, store=store, loop=self._loop, time=time, turns=turns, offload=self._offload,
             chosen_ids=self._chosen_ids, sends=Sends(sequencer, stored, self._chosen_ids, turns),
@@ -299,6 +309,40 @@ class Broker:
             self.config, sequencer, store, self._loop, self._offload, time, slow_sync, self._fatal
         )
         self._maintenance.every("traffic", SAMPLE_MS, lambda: traffic.sample(time.now_ms()))
+
+    def _begin_users(self, sequencer: Sequencer, time: BrokerTime) -> None:
+        """Before the commands are bound, which need the users.
+
+        Raises:
+            UsageError, EnvironmentFailed: the store has users, and there is no key, or another one.
+        """
+        config, users = self.config, sequencer.view.users
+        if config.secrets_key_file is None:
+            if users:
+                raise UsageError(
+                    f"the store {config.data} has {len(users)} users, whose secrets need a key",
+                    hint="--secrets-key-file with the file that it was started with before",
+                )
+            return
+        key = load_key(config.secrets_key_file, may_create=not users, entropy=self._entropy)
+        self._users = Users(
+            sequencer, self._peers, key, self._entropy, time, self._offload,
+            forget_token=lambda: remove_token(config.data),
+        )  # fmt: skip
+        if self._users.token:
+            path = write_token(config.data, self._users.token)
+            log.warning(
+                "there are no users yet, and nobody is served: make an administrator with `halfmq user add NAME --administrator "
+                "--url 'rocketmq://%s@HOST:PORT?secretfile=%s'` (once, on this machine)", FIRST, path,
+            )  # fmt: skip
+        audit = config.audit_file()
+        if audit is not None:
+            self._audit_log = AuditLog(audit, config.audit_log_bytes, config.audit_log_files)
+            self._gateway.audit = Audit(self._audit_log)
+        self._gateway.users = self._users
+        if self._http is not None:
+            self._http.users = self._users
+            self._http.audit = self._gateway.audit
 
     def _from_sync_thread(self, call: Callable[[], None]) -> None:
         try:
@@ -361,6 +405,10 @@ class Broker:
         self._check_polls.peer_gone(number)
         # While draining, the broker closes connections: their clients are alive and continue to consume locked queues.
         self._members.connection_closed(number, keep_locks=self._peers.draining)
+        if self._users is not None:
+            self._users.gone(number)
+        if self._gateway.audit is not None:
+            self._gateway.audit.gone(number)
         for handlers in self._handlers.values():
             handlers.peer_gone(number)
         self._peers.flush()
@@ -428,6 +476,8 @@ class Broker:
             self._timer.stop()
         self._peers.close(abort=True)
         self._offload.close()
+        if self._audit_log is not None:
+            self._audit_log.close()
         if self._store is not None:
             self._stop_sequencer()
             self._store.close()

@@ -1,11 +1,13 @@
 """The broker's configuration, with usable defaults. The caller decides where values come from (flags, tests)."""
 
 import enum
+import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.errors import UsageError
@@ -23,6 +25,10 @@ DRAIN_MS: Final = 300
 #: RocketMQ's ``fileReservedTime`` = 72 hours.
 RETENTION_MS: Final = 72 * 3_600_000
 RETENTION_CHECK_MS: Final = 10_000
+#: The audit log in the directory of the store.
+AUDIT_NAME: Final = "audit.jsonl"
+_AUDIT_BYTES_MIN: Final = 1 << 20
+_AUDIT_FILES_MOST: Final = 1_000
 _LOOPBACK: Final = "127.0.0.1"
 _BROADCAST: Final = IPv4Address("255.255.255.255")
 #: A last label of digits after others is an IPv4 address, and a wrong one here. Invalid labels make resolvers raise. A single label of
@@ -90,6 +96,14 @@ class BrokerConfig:
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
     tls_mode: TlsMode = TlsMode.REQUIRED
+    #: Key with which the secrets of users are kept; the broker has users, and everybody must be one. None: no users.
+    secrets_key_file: Path | None = None
+    #: Other machines may connect though there are no users, or no TLS.
+    insecure: bool = False
+    #: File of the audit log; None: see ``audit_file``. Its size, and the number of older ones that are kept.
+    audit_log: Path | None = None
+    audit_log_bytes: int = limits.AUDIT_BYTES_MAX
+    audit_log_files: int = limits.AUDIT_FILES_MAX
     #: Settings of decisions; the broker sets ``store_host`` and ``segment_bytes`` in it.
     settings: BrokerSettings = field(default_factory=BrokerSettings)
 
@@ -99,93 +113,10 @@ class BrokerConfig:
         Raises:
             UsageError: with the setting and its valid range.
         """
-        if (
-            self.segment_bytes < SEGMENT_BYTES_MIN
-            or self.segment_bytes >= 1 << 31
-            or self.segment_bytes % SEGMENT_BYTES_MIN
-        ):
-            raise UsageError(
-                f"segment bytes {self.segment_bytes} not possible",
-                hint=f"a multiple of {SEGMENT_BYTES_MIN}, below 2 GiB",
-            )
-        if not self.hosts:
-            raise UsageError("no host to listen on", hint="--host 127.0.0.1, or :: for all addresses")
-        ours = "an address or name of this machine; :: for all, 0.0.0.0 for all of IPv4"
-        for name, host, everywhere, what in (
-            *[("host", host, True, ours) for host in self.hosts],
-            ("advertised host", self.advertised(), False, "an address or name by which clients reach this machine"),
-        ):
-            if not _is_host(host, everywhere=everywhere):
-                raise UsageError(f"{name} {host!r} not possible", hint=f"{what}; IPv6 without brackets, no port")
-            if _lacks_zone(host):
-                raise UsageError(
-                    f"{name} {host!r} is link-local, and does not say on which interface",
-                    hint=f"{host}%INTERFACE, as in {host}%eth0; ip -6 address lists them",
-                )
-        for name in self.http_host_names:
-            if _HOST_NAME.fullmatch(name) is None:
-                raise UsageError(
-                    f"HTTP host name {name!r} not possible", hint="a name without port; addresses need none"
-                )
-        taken: dict[int, str] = {}
-        for name, port in (("port", self.port), ("name port", self.name_port), ("HTTP port", self.http_port or 0)):
-            if not 0 <= port <= 65_535:
-                raise UsageError(f"{name} {port} not possible", hint="0 (any free port) to 65535")
-            if port and port in taken:
-                raise UsageError(
-                    f"{taken[port]} and {name} are both {port}",
-                    hint="give each a port of its own, or 0 for any free one",
-                )
-            taken[port] = name
-        settings, year_ms = self.settings, limits.CHECK_TIMES_MAX_MS
-        per_address_max = 1 if self.connections_per_address_max is None else self.connections_per_address_max
-        for value, least, text, hint in (
-            (self.disk_reserve_bytes, 0, "disk reserve {} bytes not possible", "0 or more"),
-            (self.connections_max, 1, "{} connections at most: nobody could connect", "1 or more"),
-            (per_address_max, 1, "{} connections per address at most: nobody could connect", "1 or more"),
-            (self.unfinished_bytes_max, limits.UNFINISHED_BYTES_MIN,
-             "{} bytes of unfinished requests at most: a large request could not be received", _FOUR_FRAMES),
-            (self.outgoing_bytes_max, limits.OUTGOING_BYTES_MIN,
-             "{} bytes of unread responses at most: a large response could not be sent", _FOUR_FRAMES),
-            (self.checkpoint_interval_ms, 1, "checkpoint interval {} ms not possible", "at least 1 ms"),
-            (self.retention_check_ms, 1, "retention check interval {} ms not possible", "at least 1 ms"),
-            (settings.check_immunity_ms, 0, "check immunity {} ms not possible", "0 or more"),
-            (settings.check_interval_ms, 1, "check interval {} ms not possible", _INTERVAL),
-            (settings.check_answer_ms, 1, "response timeout of a check {} not possible: nobody would be asked", "1 or more"),
-            (settings.checks_in_flight_max, 1, "number of checks in flight {} not possible: nobody would be asked", "1 or more"),
-            (min(settings.undecided_max, settings.undecided_bytes_max), 0,
-             "limits of undecided transactions must not be negative", "0 refuses all transactions"),
-            (min(settings.undecided_total_max, settings.undecided_total_bytes_max, settings.undecided_groups_max), 0,
-             "limits of all undecided transactions must not be negative", "0 refuses all transactions"),
-            (settings.delayed_total_max, 0, "the limit of delayed messages must not be negative", "0 takes none"),
-            (settings.queries_max, 0, "the limit of queries must not be negative", "0 takes none"),
-            (settings.dedup_window_ms, 0, "the deduplication window must not be negative", "0 disables deduplication"),
-            (min(self.retention_ms, self.retention_bytes, self.copy_again_ms), 0, "the retention must not be negative", "0 keeps everything"),
-            (self.hold_bytes or 0, 0, "--hold-bytes must not be negative", "0: until the disk is nearly full"),
-        ):  # fmt: skip
-            if value < least:
-                raise UsageError(
-                    text.format(value), hint=hint.format(least=least, interval_max=settings.check_interval_max_ms)
-                )
-        for value, most, name, hint in (
-            (settings.check_interval_ms, settings.check_interval_max_ms, "check interval", _INTERVAL),
-            (settings.check_immunity_ms, year_ms, "check immunity", _YEAR),
-            (settings.check_interval_max_ms, year_ms, "longest check interval", _YEAR),
-            (settings.check_answer_ms, year_ms, "response timeout of a check", _YEAR),
-            (settings.dedup_window_ms, year_ms, "deduplication window", _YEAR),
-        ):
-            if value > most:
-                raise UsageError(f"{name} {value} ms not possible", hint=hint.format(most=most, interval_max=most))
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise UsageError("--tls-cert and --tls-key belong together", hint="a certificate, and its key: PEM files")
-        if self.tls_cert is None and self.tls_client_ca is not None:
-            raise UsageError("--tls-client-ca without --tls-cert", hint="clients show certificates over TLS only")
-        if self.tls_client_ca is not None and self.tls_mode is TlsMode.PERMISSIVE:
-            raise UsageError(
-                "--tls-client-ca with --tls-mode permissive: who connects without TLS would need no certificate",
-                hint="--tls-mode required",
-            )
-        check_caps(replace(settings, segment_bytes=self.segment_bytes))
+        for is_broken, text, hint in _rules(self):
+            if is_broken:
+                raise UsageError(text, hint=hint)
+        check_caps(replace(self.settings, segment_bytes=self.segment_bytes))
         return self
 
     def tls_files(self) -> TlsFiles | None:
@@ -193,6 +124,21 @@ class BrokerConfig:
         if self.tls_cert is None:
             return None
         return TlsFiles(*(str(file or "") for file in (self.tls_client_ca, self.tls_cert, self.tls_key)))
+
+    def audit_file(self) -> Path | None:
+        """Of the audit log: as configured, else in the directory of the store if there are users; None: there is none."""
+        if self.audit_log is None and self.secrets_key_file is not None:
+            return self.data / AUDIT_NAME
+        return self.audit_log
+
+    def unprotected(self) -> tuple[str, ...]:
+        """What is missing, in words with the options, for other machines to connect; empty if nothing is, or none can connect."""
+        if all(map(_is_loopback, self.hosts)):
+            return ()
+        no_users = self.secrets_key_file is None
+        no_tls = self.tls_cert is None or self.tls_mode is not TlsMode.REQUIRED
+        tls = "TLS (--tls-cert, --tls-key)" if self.tls_cert is None else "required TLS (--tls-mode required)"
+        return ("users (--secrets-key-file)",) * no_users + (tls,) * no_tls
 
     def vip_port(self) -> int | None:
         """Port for Java clients before 4.5.1 and all with ``vipChannelEnabled``; None: not used.
@@ -221,6 +167,137 @@ class BrokerConfig:
         """Host names under which the HTTP port is served, besides addresses and ``localhost``."""
         advertised = () if self.advertise_host is None else (self.advertise_host,)
         return {*self.hosts, *advertised, *self.http_host_names}
+
+
+class _Rule(NamedTuple):
+    """Of a configuration; the first one that is broken is said."""
+
+    is_broken: bool
+    text: str
+    hint: str
+
+
+def _rules(config: BrokerConfig) -> Iterator[_Rule]:
+    """In this order: later ones may rely on those before."""
+    yield _Rule(
+        not SEGMENT_BYTES_MIN <= config.segment_bytes < 1 << 31 or config.segment_bytes % SEGMENT_BYTES_MIN != 0,
+        f"segment bytes {config.segment_bytes} not possible", f"a multiple of {SEGMENT_BYTES_MIN}, below 2 GiB",
+    )  # fmt: skip
+    yield from _host_rules(config)
+    yield from _port_rules(config)
+    yield from _number_rules(config)
+    yield from _tls_rules(config)
+    yield from _access_rules(config)
+
+
+def _host_rules(config: BrokerConfig) -> Iterator[_Rule]:
+    yield _Rule(not config.hosts, "no host to listen on", "--host 127.0.0.1, or :: for all addresses")
+    ours = "an address or name of this machine; :: for all, 0.0.0.0 for all of IPv4"
+    theirs = "an address or name by which clients reach this machine"
+    listened = [("host", host, True, ours) for host in config.hosts]
+    for name, host, everywhere, what in (*listened, ("advertised host", config.advertised(), False, theirs)):
+        yield _Rule(
+            not _is_host(host, everywhere=everywhere),
+            f"{name} {host!r} not possible", f"{what}; IPv6 without brackets, no port",
+        )  # fmt: skip
+        yield _Rule(
+            _lacks_zone(host),
+            f"{name} {host!r} is link-local, and does not say on which interface",
+            f"{host}%INTERFACE, as in {host}%eth0; ip -6 address lists them",
+        )
+    for name in config.http_host_names:
+        yield _Rule(
+            _HOST_NAME.fullmatch(name) is None,
+            f"HTTP host name {name!r} not possible", "a name without port; addresses need none",
+        )  # fmt: skip
+
+
+def _port_rules(config: BrokerConfig) -> Iterator[_Rule]:
+    taken: dict[int, str] = {}
+    for name, port in (("port", config.port), ("name port", config.name_port), ("HTTP port", config.http_port or 0)):
+        yield _Rule(not 0 <= port <= 65_535, f"{name} {port} not possible", "0 (any free port) to 65535")
+        yield _Rule(
+            port != 0 and port in taken,
+            f"{taken.get(port)} and {name} are both {port}", "give each a port of its own, or 0 for any free one",
+        )  # fmt: skip
+        taken[port] = name
+
+
+def _number_rules(config: BrokerConfig) -> Iterator[_Rule]:
+    settings, year_ms = config.settings, limits.CHECK_TIMES_MAX_MS
+    interval_max_ms = settings.check_interval_max_ms
+    per_address_max = 1 if config.connections_per_address_max is None else config.connections_per_address_max
+    for value, least, text, hint in (
+        (config.disk_reserve_bytes, 0, "disk reserve {} bytes not possible", "0 or more"),
+        (config.connections_max, 1, "{} connections at most: nobody could connect", "1 or more"),
+        (per_address_max, 1, "{} connections per address at most: nobody could connect", "1 or more"),
+        (config.unfinished_bytes_max, limits.UNFINISHED_BYTES_MIN,
+         "{} bytes of unfinished requests at most: a large request could not be received", _FOUR_FRAMES),
+        (config.outgoing_bytes_max, limits.OUTGOING_BYTES_MIN,
+         "{} bytes of unread responses at most: a large response could not be sent", _FOUR_FRAMES),
+        (config.checkpoint_interval_ms, 1, "checkpoint interval {} ms not possible", "at least 1 ms"),
+        (config.retention_check_ms, 1, "retention check interval {} ms not possible", "at least 1 ms"),
+        (settings.check_immunity_ms, 0, "check immunity {} ms not possible", "0 or more"),
+        (settings.check_interval_ms, 1, "check interval {} ms not possible", _INTERVAL),
+        (settings.check_answer_ms, 1, "response timeout of a check {} not possible: nobody would be asked", "1 or more"),
+        (settings.checks_in_flight_max, 1, "number of checks in flight {} not possible: nobody would be asked", "1 or more"),
+        (min(settings.undecided_max, settings.undecided_bytes_max), 0,
+         "limits of undecided transactions must not be negative", "0 refuses all transactions"),
+        (min(settings.undecided_total_max, settings.undecided_total_bytes_max, settings.undecided_groups_max), 0,
+         "limits of all undecided transactions must not be negative", "0 refuses all transactions"),
+        (settings.delayed_total_max, 0, "the limit of delayed messages must not be negative", "0 takes none"),
+        (settings.queries_max, 0, "the limit of queries must not be negative", "0 takes none"),
+        (settings.dedup_window_ms, 0, "the deduplication window must not be negative", "0 disables deduplication"),
+        (min(config.retention_ms, config.retention_bytes, config.copy_again_ms), 0, "the retention must not be negative", "0 keeps everything"),
+        (config.audit_log_bytes, _AUDIT_BYTES_MIN, "audit log of {} bytes not possible", "{least} or more, which is 1 MiB"),
+        (config.audit_log_files, 0, "{} older files of the audit log not possible", "0 or more"),
+        (config.hold_bytes or 0, 0, "--hold-bytes must not be negative", "0: until the disk is nearly full"),
+    ):  # fmt: skip
+        yield _Rule(value < least, text.format(value), hint.format(least=least, interval_max=interval_max_ms))
+    for value, most, name, hint in (
+        (settings.check_interval_ms, interval_max_ms, "check interval", _INTERVAL),
+        (settings.check_immunity_ms, year_ms, "check immunity", _YEAR),
+        (interval_max_ms, year_ms, "longest check interval", _YEAR),
+        (settings.check_answer_ms, year_ms, "response timeout of a check", _YEAR),
+        (settings.dedup_window_ms, year_ms, "deduplication window", _YEAR),
+    ):
+        yield _Rule(value > most, f"{name} {value} ms not possible", hint.format(most=most, interval_max=most))
+    yield _Rule(
+        config.audit_log_files > _AUDIT_FILES_MOST,
+        f"{config.audit_log_files} older files of the audit log not possible", f"at most {_AUDIT_FILES_MOST}",
+    )  # fmt: skip
+
+
+def _tls_rules(config: BrokerConfig) -> Iterator[_Rule]:
+    yield _Rule(
+        (config.tls_cert is None) != (config.tls_key is None),
+        "--tls-cert and --tls-key belong together", "a certificate, and its key: PEM files",
+    )  # fmt: skip
+    yield _Rule(
+        config.tls_cert is None and config.tls_client_ca is not None,
+        "--tls-client-ca without --tls-cert", "clients show certificates over TLS only",
+    )  # fmt: skip
+    yield _Rule(
+        config.tls_client_ca is not None and config.tls_mode is TlsMode.PERMISSIVE,
+        "--tls-client-ca with --tls-mode permissive: who connects without TLS would need no certificate",
+        "--tls-mode required",
+    )
+
+
+def _access_rules(config: BrokerConfig) -> Iterator[_Rule]:
+    file = config.secrets_key_file
+    yield _Rule(
+        file is not None and Path(os.path.abspath(config.data)) in Path(os.path.abspath(file)).parents,
+        f"--secrets-key-file {file} is in the directory of the store: whoever has a copy of it would have the key as well",
+        "a file elsewhere, which backups of the store do not contain",
+    )
+    missing = config.unprotected()
+    beyond = next((host for host in config.hosts if not _is_loopback(host)), "")
+    yield _Rule(
+        bool(missing) and not config.insecure,
+        f"--host {beyond} lets other machines connect, without {' and without '.join(missing)}",
+        "add what is missing; or --insecure, if a firewall or a private network decides who connects; or --host 127.0.0.1",
+    )
 
 
 def check_caps(settings: BrokerSettings) -> None:

@@ -41,7 +41,7 @@ _LOG_INTERVAL_S: Final = 10.0
 _LOGGED_TOGETHER_MAX: Final = 50
 #: Every address of this machine; and of each family.
 _EVERYWHERE: Final = ip_address("::")
-_WILDCARDS: Final = ("::", "0.0.0.0")  # noqa: S104 - what the operator asked for
+_WILDCARDS: Final = ("::", "0.0.0.0")  # nosec B104 # noqa: S104 - what the operator asked for
 #: Ports tried until one is free on all addresses.
 _PORTS_TRIED: Final = 8
 #: Time for a TLS handshake, and for the first byte that tells whether there is one, s. A connection has its place meanwhile.

@@ -63,7 +63,7 @@ TABLE: Final = (
     ),
     PeerState(
         "user", f"users' part of a base ({USERS_PART})", f"{limits.USERS_MAX:,}; that part", "an administrator removes it",
-        ("core.state:State.users",),
+        ("core.state:State.users", "broker.services.users:Users._principals", "broker.services.users:Users._secrets"),
     ),
     PeerState(
         "query", f"queries' part of a base ({QUERIES_PART}), of the named items'", "`--queries-max`; that part",
@@ -143,6 +143,21 @@ TABLE: Final = (
         ),
     ),
     PeerState(
+        "connection of a user", "the user's connections, where they are limited (`halfmq user set --connections`)", "as connections", "with its connection",
+        ("broker.services.users:Users._identified", "broker.peers.principal:Principal.connections"),
+    ),
+    PeerState(
+        "what a user was found to be allowed, and named first", "the user", "`_REMEMBERED_MAX`; names: the limit of the user", "forgotten together; with the user",
+        ("broker.peers.principal:Principal._granted", "broker.peers.principal:Principal.names"),
+    ),
+    PeerState(
+        "change of a user that waits", "administrators", "`_CHANGES_MAX`", "the ones before it are durable", ("broker.services.users:Users._changing",),
+    ),
+    PeerState(
+        "administrative request that the audit log waits for", "all operators", "`_OPEN_MAX`", "its response, or its connection",
+        ("broker.services.audit:Audit._open",),
+    ),
+    PeerState(
         "queue lock", "all groups; above half only members", "`LOCKS_MAX`", "after `QUEUE_LOCK_MS`, or with its client",
         ("core.state:ConsumerSession.locks",),
     ),
@@ -188,9 +203,10 @@ TABLE: Final = (
     ),
     # --- in passing
     PeerState(
-        "log line", "all clients", "`LOG_WAITING_BYTES_MAX`; 1,024 conditions", "it is written, or dropped and counted",
+        "log line, line of the audit log", "all clients", "`LOG_WAITING_BYTES_MAX`, `AUDIT_WAITING_BYTES_MAX`, `AUDIT_HELD_MAX`; 1,024 conditions",
+        "it is written, or dropped and counted",
         (
-            "broker.log_output:LogOutput._lines", "runtime.log_throttle:LogThrottle._said", "runtime.log_throttle:LogThrottle._left_out",
+            "broker.line_queue:LineQueue._lines", "broker.audit_log:AuditLog._held", "runtime.log_throttle:LogThrottle._said", "runtime.log_throttle:LogThrottle._left_out",
         ),
     ),
     PeerState(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from halfmq import limits
 from halfmq.broker.broker import Broker, Ports
-from halfmq.broker.config import BrokerConfig, zone_of
+from halfmq.broker.config import AUDIT_NAME, BrokerConfig, zone_of
 from halfmq.broker.descriptors import connections_that_fit
 from halfmq.broker.log_output import LogOutput
 from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreFull, UsageError
@@ -37,7 +37,7 @@ _GC_THRESHOLDS = (100_000, 50, 100)
 #: The kernel's value for "no group" is above.
 _GROUP_IDS_MAX = (1 << 32) - 1
 #: Allowed in a directory without a store: content of a fresh file system, and remains of a start that failed.
-_NOT_FOREIGN = frozenset({"lost+found", LOCK_NAME, f"{STORE_JSON}.new"})
+_NOT_FOREIGN = frozenset({"lost+found", LOCK_NAME, f"{STORE_JSON}.new", AUDIT_NAME})
 
 
 def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool = False) -> int:
@@ -87,6 +87,7 @@ async def _serve(config: BrokerConfig, permissions: Permissions, ports_file: Pat
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.enable()
         _log_advertised_address(config, ports.broker)
+        _warn_if_insecure(config)
         if ports_file is not None:
             _write_ports(ports_file, ports)
         stopping = asyncio.create_task(stop.wait())
@@ -112,6 +113,17 @@ def _log_advertised_address(config: BrokerConfig, port: int) -> None:
     if config.advertises_loopback_for_everywhere():
         log.warning(
             "clients on other machines cannot reach %s; give --advertise-host, by which they reach this one", told
+        )
+
+
+def _warn_if_insecure(config: BrokerConfig) -> None:
+    """What ``--insecure`` means, if it was necessary."""
+    missing = config.unprotected()
+    if missing:
+        log.warning(
+            "--insecure: other machines can connect without %s, so that strangers could read, send and settle everything; keep them out"
+            " by a firewall or a private network",
+            " and without ".join(missing),
         )
 
 

@@ -40,6 +40,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "halfmq.cli.coordinator",
         "List other systems' coordinators that decide transactions here; let the broker forget one.",
     ),
+    "user": Entry("halfmq.cli.user", "Make users, give them permissions and secrets; list and remove them."),
     "group": Entry("halfmq.cli.group", "Let retention wait until a consumer group has read its topics."),
     "check-history": Entry(
         "halfmq.cli.check_history",

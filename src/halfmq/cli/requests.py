@@ -14,7 +14,7 @@ import typer
 from halfmq.cli import output
 from halfmq.cli.exit_status import MEANINGS, ExitStatus, exit_text
 from halfmq.client.blocking import Answer, Connection, Unavailable
-from halfmq.errors import ConnectError, HalfmqError, OutcomeUnknown, RequestFailed, SendTimeout, UsageError
+from halfmq.errors import ConnectError, HalfmqError, LoginFailed, OutcomeUnknown, RequestFailed, SendTimeout, UsageError
 from halfmq.model.address import ServerUrl, parse_url
 from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.operators import EXT_NEXT
@@ -28,6 +28,7 @@ _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SPAN_DIGITS_MAX: Final = 9
 _STATUS: Final[dict[int, ExitStatus]] = {
     ResponseCode.INVALID_PARAMETER: ExitStatus.USAGE,
+    ResponseCode.NO_PERMISSION: ExitStatus.REFUSED,
     ResponseCode.ILLEGAL_OPERATION: ExitStatus.REFUSED,
     ResponseCode.SYSTEM_BUSY: ExitStatus.REFUSED,
     ResponseCode.SERVICE_NOT_AVAILABLE: ExitStatus.REFUSED,
@@ -71,7 +72,7 @@ def ask(url: ServerUrl, code: int, ext: Mapping[str, str], timeout_s: float, bod
     """Send one request and return the response, which may have any code.
 
     Raises:
-        ConnectError: no connection; nothing was sent.
+        ConnectError: no connection; nothing was sent. LoginFailed: the server does not accept the user.
         SendTimeout: no response within ``timeout_s``; the request may have been executed.
         RequestFailed: the server does not support the command.
         ProtocolError: the server sent something other than the response.
@@ -163,7 +164,7 @@ class Commands:
                 ExitStatus.UNKNOWN_OUTCOME,
             )
         except HalfmqError as error:
-            self.fail(str(error), ExitStatus.FAILED)
+            self.fail(str(error), ExitStatus.REFUSED if isinstance(error, LoginFailed) else ExitStatus.FAILED)
 
     def pages(self, url: str, code: int, fields: Callable[[int], dict[str, str]], timeout_s: float) -> Iterator[Answer]:
         """The response for each page. ``fields``: of the request for the page that begins at a number.
@@ -195,11 +196,14 @@ class Commands:
 
     @contextmanager
     def reported(self) -> Iterator[None]:
-        """Print an error of the block, and raise typer.Exit: with USAGE if what was given is wrong, else with FAILED."""
+        """Print an error of the block, and raise typer.Exit: with USAGE if what was given is wrong, with REFUSED if the user is not
+        accepted, else with FAILED."""
         try:
             yield
         except UsageError as error:
             self.fail(str(error), ExitStatus.USAGE)
+        except LoginFailed as error:
+            self.fail(str(error), ExitStatus.REFUSED)
         except HalfmqError as error:
             self.fail(str(error), ExitStatus.FAILED)
 

@@ -83,6 +83,17 @@ _HELP: Final = {
     "tls_key": "Key of --tls-cert, PEM, without password.",
     "tls_client_ca": "CAs of clients, PEM: every client needs a certificate of one of them (mutual TLS).",
     "tls_mode": "With --tls-cert, serve connections without TLS as well (permissive), as while clients are being changed, or close them.",
+    "secrets_key_file": (
+        "The broker has users, whose secrets it keeps with the key in this file, outside of --data. Created, with mode 600, at the first"
+        " start; keep a backup of it apart from those of the store. Default: no users, everybody may do everything."
+    ),
+    "insecure": "Let other machines connect though there are no users or no TLS: a firewall or a private network has to decide who does.",
+    "audit_log": (
+        "Append refusals, logins and what administrators and operators do to this file, as lines of JSON. Default: audit.jsonl in --data if"
+        " there are users, else none."
+    ),
+    "audit_log_bytes": "Size of a file of the audit log, bytes; a full one is renamed.",
+    "audit_log_files": "Number of full files of the audit log that are kept.",
     "ports_file": "Write the ports to this file as JSON once the broker listens.",
     "verbose": "Verbose logging.",
 }
@@ -107,6 +118,9 @@ _OWN: Final = {
     "trust_clock": _Own(bool, False, ("--trust-clock",)),
     "topics_max": _Own(int | None, None),
     "groups_max": _Own(int | None, None),
+    "secrets_key_file": _Own(Path | None, None, parser=path),
+    "insecure": _Own(bool, False, ("--insecure",)),
+    "audit_log": _Own(Path | None, None, parser=path),
     "ports_file": _Own(Path | None, None, parser=path),
     "verbose": _Own(bool, False, ("--verbose", "-v")),
 }

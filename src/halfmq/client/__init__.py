@@ -8,6 +8,7 @@
     check_listener.py fetched_checks.py listener.py transaction_block.py marker_table.py                  checks; seams for users and sql
     connection.py pending.py connection_pool.py membership.py routing.py retry.py refusals.py                   the network
     connector.py blocking.py                                                               sockets, and the blocking network
+    credentials.py login.py                                                                who a client is, and how it says so
     forks.py                                                                               what a forked child may do
 
 Importing this package imports nothing else; public names are loaded when they are asked for.

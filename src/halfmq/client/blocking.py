@@ -12,11 +12,12 @@ from typing import Final, NamedTuple, Self
 from halfmq import limits
 from halfmq.client.connector import LOST_HINT, Exchange, cannot_connect, decode, is_certificates_fault, open_socket
 from halfmq.client.credentials import Credentials, credentials_of
+from halfmq.client.login import PROBE, PROBE_AFTER_S, log_in
 from halfmq.client.refusals import is_temporary, refused
-from halfmq.errors import ProtocolError
+from halfmq.errors import ConnectError, LoginFailed, ProtocolError
 from halfmq.model.address import Address, Security, ServerUrl
 from halfmq.wire.remoting import header
-from halfmq.wire.remoting.codes import RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import HMQ_LOGIN, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_request
 from halfmq.wire.remoting.route import READ, BrokerData, Route, decode_cluster_info, decode_route, decode_topic_list
 
@@ -44,29 +45,57 @@ class NotTrusted(Unavailable):
 class _Line:
     """A socket that sends numbered requests. The caller must close it, also after an error: a late response may still arrive."""
 
-    def __init__(self, address: Address, stream: socket.socket, credentials: Credentials | None) -> None:
+    def __init__(
+        self, address: Address, stream: socket.socket, exchange: Exchange, credentials: Credentials | None
+    ) -> None:
+        """``exchange``: with the requests that were sent so far, all of them answered. ``credentials``: sign requests with them."""
         self.address = address
         self._stream = stream
         self._credentials = credentials
-        self._exchange = Exchange()
+        self._exchange = exchange
         #: Whether anything was received.
-        self._is_heard = False
+        self._is_heard = exchange.last_opaque > 0
 
     @classmethod
     def open(cls, address: Address, security: Security, timeout_s: float | None = None) -> Self:
-        """Connect. ``timeout_s``: for connecting and for each response; else the usual ones.
+        """Connect, and log in as the user of ``security``, if there is one. ``timeout_s``: for connecting and for each response; else the
+        usual ones.
 
         Raises:
             Unavailable: the connection failed; NotTrusted: by a certificate.
+            LoginFailed: the server does not accept the user, or does not know the secret itself.
+            ProtocolError: the server sent something other than a response.
             EnvironmentFailed: a file cannot be used.
             UsageError: there is a user without a secret.
         """
         credentials = credentials_of(security)
+        if credentials is None:
+            return cls._attempt(address, security, None, timeout_s)
+        secret = credentials.secret()
+        try:
+            return cls._attempt(address, security, credentials, timeout_s)
+        except LoginFailed:
+            if not credentials.is_replaced(secret):
+                raise
+        return cls._attempt(address, security, credentials, timeout_s)
+
+    @classmethod
+    def _attempt(
+        cls, address: Address, security: Security, credentials: Credentials | None, timeout_s: float | None
+    ) -> Self:
         connect_s, answer_s = (CONNECT_S, ANSWER_S) if timeout_s is None else (timeout_s, timeout_s)
         try:
-            return cls(address, open_socket(address, security.tls, connect_s, answer_s), credentials)
+            stream = open_socket(address, security.tls, connect_s, answer_s)
         except OSError as error:
             raise _broken(address, error) from error
+        exchange = Exchange()
+        try:
+            if credentials is not None and not Connection(address, stream, exchange, None).log_in(credentials):
+                credentials = None
+        except BaseException:
+            stream.close()
+            raise
+        return cls(address, stream, exchange, credentials)
 
     @property
     def local_host(self) -> tuple[str, int]:
@@ -103,8 +132,10 @@ class _Line:
 class Connection(_Line):
     """Several requests may be sent before the first response is received. Each needs ``receive`` or ``forget``."""
 
-    def __init__(self, address: Address, stream: socket.socket, credentials: Credentials | None) -> None:
-        super().__init__(address, stream, credentials)
+    def __init__(
+        self, address: Address, stream: socket.socket, exchange: Exchange, credentials: Credentials | None
+    ) -> None:
+        super().__init__(address, stream, exchange, credentials)
         #: Responses that came while another one was waited for.
         self._came: dict[int, Answer] = {}
         #: Requests whose response nobody wants.
@@ -119,19 +150,23 @@ class Connection(_Line):
         """
         try:
             while opaque not in self._came:
-                data = self._stream.recv(_READ_BYTES)
-                self._received(data)
-                for frame in self._exchange.frames(data):
-                    answer = decode(frame)
-                    if not self._exchange.is_asked(answer):
-                        raise ProtocolError("unexpected response", hint="check that the address is a broker")
-                    if answer.opaque in self._forgotten:
-                        self._forgotten.remove(answer.opaque)
-                    else:
-                        self._came[answer.opaque] = answer
+                self._more()
         except OSError as error:
             raise _broken(self.address, error) from error
         return self._came.pop(opaque)
+
+    def _more(self) -> None:
+        """Wait for bytes, and take the responses in them."""
+        data = self._stream.recv(_READ_BYTES)
+        self._received(data)
+        for frame in self._exchange.frames(data):
+            answer = decode(frame)
+            if not self._exchange.is_asked(answer):
+                raise ProtocolError("unexpected response", hint="check that the address is a broker")
+            if answer.opaque in self._forgotten:
+                self._forgotten.remove(answer.opaque)
+            else:
+                self._came[answer.opaque] = answer
 
     def forget(self, opaque: int) -> None:
         """Ignore the response to the request."""
@@ -142,6 +177,51 @@ class Connection(_Line):
         """``send`` and ``receive``."""
         return self.receive(self.send(code, fields, body))
 
+    def log_in(self, credentials: Credentials) -> bool:
+        """Say who this is, before any other request. Whether requests are to be signed from now on.
+
+        Raises:
+            Unavailable: the connection broke, no response arrived in time, or the server takes no logins at the moment.
+            LoginFailed, ProtocolError: as ``login.log_in``.
+        """
+        steps = log_in(self.address, credentials.user, credentials.secret())
+        try:
+            answer = self._first_answer(next(steps))
+            while True:
+                try:
+                    fields = steps.send(answer)
+                except StopIteration as over:
+                    return bool(over.value)
+                answer = self.ask(HMQ_LOGIN, fields)
+        except LoginFailed:
+            raise
+        except ConnectError as error:
+            raise Unavailable(str(error)) from error
+
+    def _first_answer(self, fields: Mapping[str, str]) -> Answer | None:
+        """The response to the first HMQ_LOGIN; None: the server does not know it, and answered ``PROBE`` instead."""
+        login = self.send(HMQ_LOGIN, fields)
+        timeout_s = self._stream.gettimeout()
+        try:
+            self._stream.settimeout(PROBE_AFTER_S)
+            try:
+                while login not in self._came:
+                    self._more()
+            except TimeoutError:
+                pass
+            finally:
+                self._stream.settimeout(timeout_s)
+            if login not in self._came:
+                probe = self.send(PROBE, {})
+                while not self._came:
+                    self._more()
+                if login not in self._came:
+                    return None
+                self.receive(probe)  # whoever uses the connection next expects no response
+        except OSError as error:
+            raise _broken(self.address, error) from error
+        return self._came.pop(login)
+
 
 class RawConnection(_Line):
     """For responses of megabytes, which come in the order of their requests: their header is read before their body, which is received
@@ -151,9 +231,12 @@ class RawConnection(_Line):
     again: fresh memory costs more than the copy (2 us for a page of 4 KiB where memory is virtual).
     """
 
-    def __init__(self, address: Address, stream: socket.socket, credentials: Credentials | None) -> None:
-        super().__init__(address, stream, credentials)
-        self._heads = 0
+    def __init__(
+        self, address: Address, stream: socket.socket, exchange: Exchange, credentials: Credentials | None
+    ) -> None:
+        super().__init__(address, stream, exchange, credentials)
+        #: The number of the response whose header was read last.
+        self._heads = exchange.last_opaque
         self._buffer = bytearray()
         #: Length of the body of the response whose header was read.
         self._body_bytes = 0

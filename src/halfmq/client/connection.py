@@ -16,11 +16,12 @@ from halfmq.client.connector import Exchange, decode
 from halfmq.client.credentials import Credentials
 from halfmq.client.forks import detach_in_children
 from halfmq.client.log import log
+from halfmq.client.login import PROBE, PROBE_AFTER_S, log_in
 from halfmq.client.pending import Pending
 from halfmq.errors import ProtocolError
 from halfmq.model.address import Address, ip_of
 from halfmq.wire.remoting import header
-from halfmq.wire.remoting.codes import ResponseCode
+from halfmq.wire.remoting.codes import HMQ_LOGIN, ResponseCode
 from halfmq.wire.remoting.header import Request
 
 Answer = Request[Mapping[str, str]]
@@ -56,7 +57,6 @@ class Connection(asyncio.Protocol):
         on_push: OnPush,
         on_lost: OnLost,
         on_silent: OnSilent = lambda _: False,
-        credentials: Credentials | None = None,
     ) -> None:
         self.address = address
         #: MQVersion ordinal of the server; 0 until its first heartbeat answer.
@@ -76,7 +76,8 @@ class Connection(asyncio.Protocol):
         self._on_push = on_push
         self._on_lost = on_lost
         self._on_silent = on_silent
-        self._credentials = credentials
+        #: With which requests are signed; None: they are not. Set by ``log_in``.
+        self._credentials: Credentials | None = None
         self._exchange = Exchange()
         #: A new request number, for ``call``.
         self.next_opaque = self._exchange.next_opaque
@@ -127,6 +128,46 @@ class Connection(asyncio.Protocol):
             timeout_s = deadline - self._loop.time()
         opaque = self.next_opaque()
         return await self.call(opaque, header.encode_request(code, opaque, ext, body), timeout_s)
+
+    async def log_in(self, credentials: Credentials, timeout_s: float) -> None:
+        """Say who this is, before any other request; from then on requests are signed if the server is Apache RocketMQ's.
+
+        ``timeout_s``: seconds for each response; the caller limits the whole.
+
+        Raises:
+            NotSent, NoAnswer: as ``request``. LoginFailed, ConnectError, ProtocolError: as ``login.log_in``. The caller closes it.
+        """
+        steps = log_in(self.address, credentials.user, credentials.secret())
+        fields = next(steps)
+        answer = await self._first_answer(fields, timeout_s)
+        while True:
+            try:
+                fields = steps.send(answer)
+            except StopIteration as over:
+                self._credentials = credentials if over.value else None
+                return
+            answer = await self.request(HMQ_LOGIN, fields, timeout_s=timeout_s)
+
+    async def _first_answer(self, fields: Mapping[str, str], timeout_s: float) -> Answer | None:
+        """The response to the first HMQ_LOGIN; None: the server does not know it, and answered ``PROBE`` instead."""
+        asked = [self._ask(HMQ_LOGIN, fields, timeout_s)]
+        try:
+            await asyncio.wait(asked, timeout=PROBE_AFTER_S)
+            if not asked[0].done():
+                asked.append(self._ask(PROBE, {}, timeout_s))
+                await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            if asked[0].done():
+                return asked[0].result()
+            asked[1].result()
+            return None
+        finally:
+            for future in asked:
+                if not future.cancel() and not future.cancelled():
+                    future.exception()  # mark it as retrieved: the connection may have been lost before both
+
+    def _ask(self, code: int, fields: Mapping[str, str], timeout_s: float) -> "asyncio.Future[Answer]":
+        opaque = self.next_opaque()
+        return self.call(opaque, header.encode_request(code, opaque, fields), timeout_s)
 
     def send_oneway_frame(self, frame: bytes) -> None:
         """Send an encoded one-way frame. Raises NotSent if the connection is closed."""

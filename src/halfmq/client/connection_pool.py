@@ -9,7 +9,7 @@ from halfmq.client.connection import Connection, NoAnswer, NotSent, OnPush, OnSi
 from halfmq.client.connector import LOST_HINT, Connector, cannot_connect
 from halfmq.client.credentials import Credentials
 from halfmq.client.log import log
-from halfmq.errors import ConnectError
+from halfmq.errors import ConnectError, LoginFailed
 from halfmq.model.address import Address
 
 #: Runs on each new connection before it is used: the first heartbeat.
@@ -27,7 +27,7 @@ class ConnectionPool:
     """Open connections by address.
 
     ``patience_s``: see ``is_away``. ``on_lost`` is called when an open connection is lost, but not when ``close`` closes it. ``on_silent``:
-    see ``OnSilent``.
+    see ``OnSilent``. ``credentials``: each connection logs in with them before it is used; None: as nobody.
     """
 
     def __init__(
@@ -77,10 +77,11 @@ class ConnectionPool:
         return now >= self._away_from.get(address, math.inf)
 
     async def get(self, address: Address) -> Connection:
-        """The open connection to ``address``; opens one and sends the first heartbeat if necessary.
+        """The open connection to ``address``; opens one, logs in and sends the first heartbeat if necessary.
 
         Raises:
-            ConnectError: refused, unreachable, no response within the connect timeout, or closed. Nothing was sent.
+            ConnectError: refused, unreachable, no response within the connect timeout, or closed. Nothing was sent. LoginFailed: the server
+                does not accept the user.
         """
         connection = self._open.get(address)
         if connection is not None:
@@ -106,12 +107,28 @@ class ConnectionPool:
             task.exception()  # mark it as retrieved: perhaps no caller waits any more
 
     async def _connect(self, address: Address) -> Connection:
+        deadline = asyncio.get_running_loop().time() + self._connect_timeout_s
+        credentials = self._credentials
+        if credentials is None:
+            return await self._attempt(address, deadline)
+        secret = credentials.secret()
+        try:
+            return await self._attempt(address, deadline)
+        except LoginFailed:
+            if not credentials.is_replaced(secret):
+                raise
+        return await self._attempt(address, deadline)
+
+    async def _attempt(self, address: Address, deadline: float) -> Connection:
         loop = asyncio.get_running_loop()
-        connection = Connection(address, loop, self._on_push, self._lost, self._silent, self._credentials)
+        connection = Connection(address, loop, self._on_push, self._lost, self._silent)
         self._away_from.setdefault(address, loop.time() + self._patience_s)
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with asyncio.timeout_at(deadline):
                 await self._connector.connect(address, lambda: connection)
+                if self._credentials is not None:
+                    # The limit for all of it comes first, and has the better text.
+                    await connection.log_in(self._credentials, 2 * self._connect_timeout_s)
                 await self._introduce(connection)
         except TimeoutError:
             connection.abort("it did not answer the first request")

@@ -126,6 +126,11 @@ class Exchange:
         self._opaque = opaque = (self._opaque + 1) & _OPAQUE_MASK
         return opaque
 
+    @property
+    def last_opaque(self) -> int:
+        """The number of the newest request; 0: there was none."""
+        return self._opaque
+
     def is_asked(self, answer: Request[Any]) -> bool:
         """Whether it is a response, to a request of this connection."""
         return answer.is_response and 0 < answer.opaque <= self._opaque

@@ -1,4 +1,6 @@
-"""Who a client is: a user and a secret, which signs its requests (``wire.remoting.acl``). No text of ours has the secret in it."""
+"""Who a client is: a user and a secret, with which a connection logs in (``login``), or which signs its requests
+(``wire.remoting.acl``). No text of ours has the secret in it.
+"""
 
 import os
 from collections.abc import Callable
@@ -17,14 +19,24 @@ _SECRET_BYTES_MAX: Final = 1_024
 
 
 class Credentials:
-    """Signs frames."""
+    """A user, with its secret as it is now."""
 
-    def __init__(self, user: str, secret: Callable[[], bytes]) -> None:
+    def __init__(self, user: str, secret: Callable[[], bytes], read_again: Callable[[], bytes] | None = None) -> None:
+        """``read_again``: the secret, looked up now; None: it cannot change."""
         self.user = user
         self._secret = secret
+        self._read_again = read_again or secret
 
     def __repr__(self) -> str:
         return f"Credentials({self.user!r}, ***)"
+
+    def secret(self) -> bytes:
+        """As it is now; a file is looked at not more often than once in a second."""
+        return self._secret()
+
+    def is_replaced(self, secret: bytes) -> bool:
+        """Whether there is another one than ``secret`` by now; looks at once."""
+        return self._read_again() != secret
 
     def sign(self, frame: bytes) -> bytes:
         """The complete frame of a request, signed with the secret as it is now."""
@@ -47,7 +59,7 @@ def credentials_of(security: Security, secret: str | None = None) -> Credentials
         if secret is not None:
             raise UsageError("a secret, and a url with a secretfile", hint="only one of them")
         watched = Watched([file], lambda: _read(file), SystemClock().elapsed_s)
-        return Credentials(user, watched.current)
+        return Credentials(user, watched.current, watched.look)
     given = os.environ.get(VARIABLE) if secret is None else secret
     if given is None:
         raise UsageError(

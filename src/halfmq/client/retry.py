@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
 from halfmq.client.refusals import RETRIABLE, meaning_of, refusal
-from halfmq.errors import ConnectError, HalfmqError, RequestFailed, SendTimeout
+from halfmq.errors import ConnectError, HalfmqError, LoginFailed, RequestFailed, SendTimeout
 from halfmq.wire.remoting.codes import ResponseCode
 
 #: Written attempts per request. Precedent: RocketMQ ``retryTimesWhenSendFailed`` = 2, so three in all.
@@ -120,7 +120,7 @@ class Attempts:
 
         Raises:
             SendTimeout: attempts or time are used up, and one may have arrived. ConnectError: the same, and none was
-                written. Raised at once if the client is closed.
+                written. Raised at once if the client is closed, or the server does not accept the user.
         """
         if isinstance(error, NoAnswer):
             self._unknown = error
@@ -130,6 +130,8 @@ class Attempts:
         self._last = error
         if self._is_closed():
             raise self._final(ConnectError(f"{self._what}: the client is closed"))
+        if isinstance(error, LoginFailed):  # it does not pass by itself
+            raise self._final(error)
         if not again or self._is_used_up() or not await self._wait():
             raise self._final(error)
 

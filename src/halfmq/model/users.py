@@ -109,7 +109,7 @@ class UserSecret(msgspec.Struct, frozen=True, gc=False, array_like=True):
     until_ms: int = 0
 
 
-class UserLimits(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class UserLimits(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What a user may have at most; 0: no limit but the broker's."""
 
     connections: int = 0

@@ -55,7 +55,7 @@ class Relay:
         self._is_open = asyncio.Event()
         #: For messages and logs.
         self.name = f"relay of {rows.name} to {publisher.name}"
-        self._rng = random.Random()
+        self._rng = random.Random()  # nosec B311 # jitter of pauses
         self._notices = _Notices(self.name)
         #: By topic.
         self._refusals = LogThrottle(time.monotonic, rest_s=_SAY_S)

@@ -22,4 +22,4 @@ class SystemEntropy:
         return os.urandom(nbytes)
 
     def stream(self, purpose: str) -> random.Random:
-        return random.Random(int.from_bytes(os.urandom(8)))
+        return random.Random(int.from_bytes(os.urandom(8)))  # nosec B311 # jitter and choice; what must not be guessed is `token`

@@ -33,13 +33,15 @@ class Watched(Generic[T]):
     def current(self) -> T:
         """What the files say now. Files that cannot be used are logged once, and what was made of those before them stays in use."""
         # Without a lock, which a forked child could inherit locked: who is first looks, the others use what there is.
-        now = self._clock()
-        if now - self._looked_s >= LOOK_S:
-            self._looked_s = now
-            stamp = self._stamp_now()
-            if stamp != self._stamp:
-                self._stamp = stamp
-                self._make_again()
+        return self.look() if self._clock() - self._looked_s >= LOOK_S else self._made
+
+    def look(self) -> T:
+        """``current``, also if it looked just now: for who was told that what it has is out of date."""
+        self._looked_s = self._clock()
+        stamp = self._stamp_now()
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self._make_again()
         return self._made
 
     def _make_again(self) -> None:

@@ -88,7 +88,7 @@ def _version(home: Path) -> int:
     """Major version; 0 if it does not start. Version 1.8 counts as 1."""
     java = home / "bin" / "java"
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_SECONDS, check=True)  # noqa: S603
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_SECONDS, check=True)  # nosec B603 # noqa: S603 - the Java that Spark starts, no shell
     except (OSError, subprocess.SubprocessError):
         return 0
     match = _VERSION_LINE.search(done.stderr + done.stdout)
@@ -125,7 +125,7 @@ def _wrapped(home: Path, cache: Path) -> Path:
         descriptor, temporary = tempfile.mkstemp(dir=wrapper.parent)
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
-        os.chmod(temporary, 0o755)  # noqa: S103 - it is a program
+        os.chmod(temporary, 0o700)  # a program of this account
         os.replace(temporary, wrapper)
     return wrapper_home
 

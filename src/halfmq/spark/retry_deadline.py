@@ -54,7 +54,7 @@ class RetryDeadline:
                 if pause == _PAUSE_FIRST_S:
                     _log.warning("%s: %s; waiting up to %g s", what, reason, self._timeout_s)
                 # Jitter, so that all tasks that lost a broker do not reconnect at the same time.
-                self._sleep(min(left, pause * random.uniform(0.5, 1.0)))
+                self._sleep(min(left, pause * random.uniform(0.5, 1.0)))  # nosec B311 # jitter
                 pause = min(pause * 2, _PAUSE_LONGEST_S)
 
 

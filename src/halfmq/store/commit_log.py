@@ -475,6 +475,10 @@ class CommitLog:
         record = self.verdict(position)
         return record.group, record.tx_id
 
+    def user_of(self, position: int) -> str:
+        """The user in the verdict record at ``position``; "": none. Raises: as ``verdict``."""
+        return self.verdict(position).user
+
     def verdict(self, position: int) -> Committed | RolledBack | Decided:
         """The verdict record at ``position``.
 

@@ -46,7 +46,7 @@ def test_a_full_pipe_stops_nobody_and_what_was_dropped_is_counted(pipe: tuple[in
     count = 3 * limits.LOG_WAITING_BYTES_MAX // len(LINE)
     for number in range(count):  # the pipe holds 64 KiB: a write to it in this thread would never return
         logger.warning("%d %s", number, LINE)
-    assert output._bytes <= limits.LOG_WAITING_BYTES_MAX
+    assert output._queue._bytes <= limits.LOG_WAITING_BYTES_MAX
     lines: list[str] = []
     reader = threading.Thread(target=lambda: lines.extend(read_all(reading)))
     reader.start()
@@ -66,14 +66,14 @@ def test_the_end_waits_for_what_can_be_written_and_no_longer(pipe: tuple[int, in
     for _ in range(1_000):
         logger_of(output, "end").error(LINE)
     assert not output.end(0.05), "the process ends all the same: the thread does not hold it"
-    assert output._thread.daemon
+    assert output._queue._thread.daemon
     logger_of(output, "end").error("late")
     drain = threading.Thread(target=read_all, args=(reading,))
     drain.start()
-    output._thread.join(20)
+    output._queue._thread.join(20)
     os.close(writing)
     drain.join()
-    assert not output._thread.is_alive()
+    assert not output._queue._thread.is_alive()
 
 
 def test_the_last_line_comes_behind_all_others_whatever_waits(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.in_process import config, serving
@@ -157,6 +158,32 @@ def test_what_clients_are_told_is_logged_and_loopback_for_everywhere_is_warned_o
     process._log_advertised_address(config(tmp_path, **settings), 77)
     assert caplog.messages[0] == f"advertising {told}:77 to clients"
     assert [f"cannot reach {told}:77; give --advertise-host" in line for line in caplog.messages[1:]] == [True] * warned
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, []),
+        ({"insecure": True}, []),
+        ({"hosts": ("::",), "insecure": True}, ["can connect without users (--secrets-key-file) and without TLS (--tls-cert, --tls-key), so"]),
+    ],
+)  # fmt: skip
+def test_what_insecure_means_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], said: list[str]
+) -> None:
+    process._warn_if_insecure(config(tmp_path, **settings))
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * len(said)
+    assert [text in message for text, message in zip(said, caplog.messages, strict=True)] == [True] * len(said)
+
+
+@pytest.mark.slow
+def test_a_broker_for_everybody_starts_only_if_somebody_said_so(tmp_path: Path) -> None:
+    assert "or --insecure, if a firewall" in serve(tmp_path / "data", "--host", "0.0.0.0", status=2)
+    assert not (tmp_path / "data").exists()
+    served = Served(tmp_path / "data", tmp_path / "log", "--host", "0.0.0.0", "--insecure")
+    served.start()
+    assert served.stop() == 0
+    assert served.log.read_text().count("--insecure: other machines can connect without users") == 1
 
 
 @pytest.mark.parametrize(("option", "other"), [("port", "name_port"), ("name_port", "port")])
@@ -313,8 +340,9 @@ def test_ports_file_that_cannot_be_written_is_said_before_anything_is_touched(
     ("settings", "status", "words"),
     [
         ({"hosts": ("a..b",)}, 2, "host 'a..b' not possible (an address or name"),
+        ({"hosts": ("0.0.0.0",)}, 2, "--host 0.0.0.0 lets other machines connect, without users"),
         ({"advertise_host": ""}, 2, "advertised host '' not possible (an address or name"),
-        ({"hosts": ("203.0.113.7",)}, 1, "--host is not an address of this machine"),
+        ({"hosts": ("203.0.113.7",), "insecure": True}, 1, "--host is not an address of this machine"),
         ({"hold_bytes": -5}, 2, "--hold-bytes must not be negative (0: until the disk is nearly full)"),
         ({"disk_reserve_bytes": -1}, 2, "disk reserve -1 bytes not possible (0 or more)"),
     ],
@@ -380,7 +408,7 @@ def test_drain_finishes_what_was_accepted_and_sends_new_clients_away(served: Ser
     """Goal: nothing acknowledged is lost, nobody waits, a 5.4 client is told to go. Method: SIGTERM under a stream of sends."""
 
     async def stream() -> tuple[int, set[int]]:
-        client = await RawClient.connect(served.port, version=493)
+        client = await RawClient.connect(served.port, version=513)
         parked = asyncio.create_task(client.pull("T", 1_000_000, wait_ms=3_600_000))
         acknowledged, codes = 0, set()
         with contextlib.suppress(ConnectionError):

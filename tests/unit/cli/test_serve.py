@@ -39,6 +39,7 @@ def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
         "--retention-bytes", "7", "--retention-check-ms", "8", "--trust-clock", "--disk-reserve-bytes", "6", "--check-immunity-ms", "5",
         "--check-interval-ms", "4", "--check-interval-max-ms", "40", "--check-answer-ms", "41", "--checks-in-flight-max", "42",
         "--undecided-max", "43", "--undecided-bytes-max", "44", "--undecided-total-max", "46", "--undecided-total-bytes-max", "47", "--undecided-groups-max", "48", "--delayed-total-max", "51", "--topics-max", "49", "--groups-max", "50", "--queries-max", "52", "--no-auto-create-groups", "--dedup-window-ms", "45", "--no-auto-create-topics", "--connections-max", "3", "--unfinished-bytes-max", "99", "--outgoing-bytes-max", "98", "--connections-per-address-max", "97",
+        "--secrets-key-file", "key", "--insecure", "--audit-log", "audit", "--audit-log-bytes", "96", "--audit-log-files", "95",
         "--store-group", "readers", "--ports-file", str(tmp_path / "ports.json"), "-v",
     ]  # fmt: skip
     assert CliRunner().invoke(app, ["serve", *flags]).exit_code == 0
@@ -49,6 +50,8 @@ def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
     assert (config.retention_ms, config.retention_bytes, config.retention_check_ms) == (1_800_000, 7, 8)
     assert (config.outgoing_bytes_max, config.connections_per_address_max) == (98, 97)
     assert config.trust_clock
+    assert (config.secrets_key_file, config.insecure, config.audit_log) == (Path("key"), True, Path("audit"))
+    assert (config.audit_log_bytes, config.audit_log_files) == (96, 95)
     assert config.store_group == "readers"
     assert (config.disk_reserve_bytes, config.connections_max, config.unfinished_bytes_max) == (6, 3, 99)
     assert (config.settings.check_immunity_ms, config.settings.check_interval_ms) == (5, 4)
@@ -82,7 +85,7 @@ def test_retention_that_is_no_number_of_hours_is_refused(served: dict[str, Any],
     assert not served
 
 
-@pytest.mark.parametrize("option", ["--data", "--ports-file"])
+@pytest.mark.parametrize("option", ["--data", "--ports-file", "--secrets-key-file", "--audit-log"])
 def test_path_that_is_empty_is_refused_and_not_the_current_directory(
     served: dict[str, Any], tmp_path: Path, option: str
 ) -> None:

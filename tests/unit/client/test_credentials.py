@@ -55,3 +55,20 @@ def test_a_file_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(UsageError, match="only one of them"):
         credentials_of(of_file, "hunter2")
     assert "next" not in repr(made)
+
+
+def test_a_refused_secret_is_compared_with_the_file_as_it_is_now(tmp_path: Path) -> None:
+    """Also if the file was looked at a moment ago."""
+    file = tmp_path / "secret"
+    file.write_text("hunter2")
+    made = credentials_of(Security(user="u", secretfile=str(file)))
+    assert made is not None
+    assert not made.is_replaced(b"hunter2")
+    file.write_text("the next one")
+    assert made.secret() == b"hunter2"
+    assert made.is_replaced(b"hunter2")
+    assert made.secret() == b"the next one"
+    assert made.is_replaced(b"hunter2"), "somebody else was told first"
+    given = credentials_of(USER, "hunter2")
+    assert given is not None
+    assert not given.is_replaced(b"hunter2")

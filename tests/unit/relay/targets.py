@@ -315,4 +315,4 @@ class Rocket:
 
 
 def rocket(directory: Path, *, is_measured: bool = False) -> StockBroker:
-    return StockBroker("5.4.0", directory, is_measured=is_measured, **Rocket.SETTINGS)
+    return StockBroker("5.5.0", directory, is_measured=is_measured, **Rocket.SETTINGS)

@@ -166,6 +166,7 @@ class HttpConnection(Peer):
             ("Content-Length", str(len(body))),
         ]
         headers += [("Allow", "GET, HEAD")] if status == 405 else []
+        headers += [("WWW-Authenticate", 'Basic realm="halfmq", charset="UTF-8"')] if status == 401 else []
         headers += [("Connection", "close")] if close else []
         response = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase)
         events = (response, *(() if self._is_head else (h11.Data(data=body),)), h11.EndOfMessage())

@@ -1,6 +1,7 @@
 """The HTTP front door: admission of connections, and resources by path."""
 
 import asyncio
+from base64 import b64decode
 from collections.abc import Callable, Collection
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
@@ -11,7 +12,11 @@ from msgspec import Struct, ValidationError
 from halfmq import limits
 from halfmq.broker.http.connection import Answer, HttpConnection, HttpRequest
 from halfmq.broker.peers.peers import Peers, Rejected
-from halfmq.broker.services.access import Access
+from halfmq.broker.peers.principal import Principal
+from halfmq.broker.services.access import Access, Guard
+from halfmq.broker.services.audit import Audit
+from halfmq.broker.services.users import Users
+from halfmq.core.decision import Refused, Why
 from halfmq.model.text_fields import read_fields
 
 
@@ -24,6 +29,7 @@ class Route(NamedTuple):
 
 
 _PARAMETERS_MAX: Final = 8
+_NOBODY: Final = Refused(Why.NO_PERMISSION, "there is no user with this name and password")
 _NAME_CHARS_SHOWN: Final = 253
 
 
@@ -36,6 +42,9 @@ class HttpFrontDoor:
         self._names = frozenset(_normal(name) for name in (*names, "localhost"))
         #: By path.
         self.resources: dict[str, Route] = {}
+        #: None: the broker has no users, and everybody may read everything.
+        self.users: Users | None = None
+        self.audit: Audit | None = None
         #: Including pending ones, and those that are closing.
         self.connections: set[HttpConnection] = set()
 
@@ -92,8 +101,40 @@ class HttpFrontDoor:
             parameters = read_fields(route.parameters, dict(given))
         except ValidationError as error:
             answer(400, {"error": str(error)})
-        else:
+            return
+        if self.users is None or not route.access.needs:
             route.respond(parameters, answer)
+        else:
+            self._serve_if_allowed(self.users, request, route, parameters, answer)
+
+    def _serve_if_allowed(
+        self, users: Users, request: HttpRequest, route: Route, parameters: Struct, answer: Answer
+    ) -> None:
+        """Serve a request with the name and the password, or the secret, of a user who may send it."""
+        given = _basic(request.headers.get("authorization", ""))
+        if not request.peer.is_private:
+            answer(403, {"error": "a password is not sent over the network without TLS: use https://"})
+            return
+        if given is None:
+            answer(401, {"error": "this broker has users: give name and password of one (curl --user NAME)"})
+            return
+        guard = Guard(f"GET {request.path}", route.access, users.view)
+
+        def known(principal: Principal | Refused | None) -> None:
+            if isinstance(principal, Refused):
+                answer(503, {"error": principal.text})
+                return
+            refused = _NOBODY if principal is None else guard.refusal(principal, parameters, b"")
+            if refused is not None and self.audit is not None:
+                self.audit.refused(given[0], request.peer.address, guard.what, refused)
+            if principal is None:
+                answer(401, {"error": _NOBODY.text})
+            elif refused is not None:
+                answer(403, {"error": refused.text})
+            else:
+                route.respond(parameters, answer)
+
+        users.by_password(*given, known)
 
     def _is_ours(self, host: str) -> bool:
         """Whether this Host header, with or without a port, names this server. Nobody can make an address lead elsewhere."""
@@ -105,6 +146,18 @@ class HttpFrontDoor:
         except ValueError:
             return False
         return True
+
+
+def _basic(header: str) -> tuple[str, str] | None:
+    """User and password of an Authorization header (RFC 7617); None: it has none."""
+    scheme, _, text = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, colon, password = b64decode(text.strip(), validate=True).decode().partition(":")
+    except ValueError:
+        return None
+    return (user, password) if colon else None
 
 
 def _normal(name: str) -> str:

@@ -6,12 +6,13 @@ from typing import Final
 from halfmq.broker.http.connection import Answer
 from halfmq.broker.http.door import HttpFrontDoor, Route
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.access import Access, Action, Named, Resource
+from halfmq.broker.services.access import Access, InField, OnBroker
 from halfmq.broker.services.comparisons import Comparisons
 from halfmq.broker.services.transactions import Listing, Transactions
 from halfmq.core.decision import Done
 from halfmq.model.steps import Steps
 from halfmq.model.text_fields import Fields, PageFields
+from halfmq.model.users import Right, Scope
 
 _DONE: Final = Done()
 
@@ -57,11 +58,12 @@ class Resources:
         self._transactions = transactions
         self._health = health
         door.resources |= {
-            "/health": Route(Access(Action.READ), Fields, self.health),
+            # A probe has no user.
+            "/health": Route(Access(), Fields, self.health),
             "/transactions/undecided": Route(
-                Access(Action.READ).of(Named(Resource.GROUP, ("group",))), _GroupPageFields, self.undecided
+                Access((InField(Right.DESCRIBE, Scope.GROUP, "group"),)), _GroupPageFields, self.undecided
             ),
-            "/transactions/damaged": Route(Access(Action.READ), PageFields, self.damaged),
+            "/transactions/damaged": Route(Access((OnBroker(Right.DESCRIBE),)), PageFields, self.damaged),
         }
 
     def health(self, parameters: Fields, answer: Answer) -> None:

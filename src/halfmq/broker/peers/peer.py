@@ -17,6 +17,9 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from halfmq import limits
+from halfmq.broker.peers.principal import Principal
+from halfmq.model.address import ip_of
+from halfmq.model.users import Right, Scope
 
 if TYPE_CHECKING:
     from halfmq.broker.peers.peers import Peers
@@ -43,8 +46,10 @@ _BACKLOG: Final = 4
 _UNFINISHED: Final = 8
 #: Work of one of its requests goes on (``broker.turns``), which must not be overtaken by the requests after it.
 _WORK: Final = 16
+#: Its user has sent as much as that one may (``rest``).
+_RATE: Final = 32
 #: While one of these holds, received requests are not handled either.
-_HANDLES_NOTHING: Final = _FULL | _TURN | _WORK
+_HANDLES_NOTHING: Final = _FULL | _TURN | _WORK | _RATE
 
 #: Serves one request of a peer; responses go to ``Peer.send``. Never raises. False: the peer is being closed; ignore what it sent after
 #: that.
@@ -73,10 +78,12 @@ class Peer(asyncio.Protocol):
         "number",
         "peers",
         "pending",
+        "principal",
         "taken",
         "transport",
         "unfinished_bytes",
         "used_s",
+        "user",
     )
 
     #: Whether it is read from less while all peers together have sent too much.
@@ -92,6 +99,10 @@ class Peer(asyncio.Protocol):
         self.address = "?"
         #: IP (4 or 16 bytes) and int32 port, packed, as messages store it.
         self.born_host = _UNKNOWN_HOST
+        #: Which user it is; None: it has not said yet, or the broker has no users, so that it may do everything.
+        self.principal: Principal | None = None
+        #: The name of its user; "": it is nobody's.
+        self.user = ""
         #: ``Peers.generation`` at its last read.
         self.generation = peers.generation
         self.transport: asyncio.Transport
@@ -125,6 +136,33 @@ class Peer(asyncio.Protocol):
 
     # --- for services
 
+    def become(self, principal: Principal) -> None:
+        """It has proved that it is this user."""
+        self.principal = principal
+        self.user = principal.name
+
+    def may(self, right: Right, scope: Scope, name: str) -> bool:
+        """Whether its user has the right on ``name``; everybody has, in a broker without users."""
+        return self.principal is None or self.principal.may(right, scope, name)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody else can read what is sent: with TLS, or within this machine."""
+        address = ip_of(self.address.rpartition(":")[0])
+        is_local = address is not None and address.is_loopback
+        return is_local or self.transport.get_extra_info("sslcontext") is not None
+
+    def rest(self, seconds: float) -> None:
+        """Handle and read nothing for this time: it sends more than it may."""
+        if not self._paused & _RATE:
+            self._pause(_RATE)
+            self.peers.call_later(seconds, self._rested)
+
+    def _rested(self) -> None:
+        if self.is_open:
+            self._go_on_after(_RATE)
+            self.peers.flush()
+
     def keep(self, memory_bytes: int) -> None:
         """Count ``memory_bytes`` that are kept for a waiting request of this peer; it is read from less.
 
@@ -142,7 +180,10 @@ class Peer(asyncio.Protocol):
 
     def resume_requests(self) -> None:
         """The end of ``hold_requests``."""
-        self._end_pause(_WORK)
+        self._go_on_after(_WORK)
+
+    def _go_on_after(self, reason: int) -> None:
+        self._end_pause(reason)
         if not self.awaits_turn:
             self.peers.intake.set_waiting_cost(self, 0)
             self._take_later()
@@ -301,7 +342,7 @@ class Peer(asyncio.Protocol):
         if later and self.is_full:
             self.peers.outgoing.note(self, 0)
         elif later:
-            if not self._paused & _WORK:
+            if not self._paused & (_WORK | _RATE):
                 intake.wait(self)
             intake.set_waiting_cost(self, self._cost_of_later())
 
@@ -357,7 +398,7 @@ class Peer(asyncio.Protocol):
     @property
     def held_up(self) -> bool:
         """Whether it is not read from for another reason than an unfinished request."""
-        return self._paused & (_TURN | _BACKLOG | _WORK) != 0 or self.peers.intake.stops(self)
+        return self._paused & (_TURN | _BACKLOG | _WORK | _RATE) != 0 or self.peers.intake.stops(self)
 
     def reject(self) -> None:
         """Discard the unfinished request, and close. Queued responses are sent as far as the peer reads them."""

@@ -84,6 +84,10 @@ class Peers:
         self._paused: list[Peer] = []
         self._idle_handle: asyncio.TimerHandle | None = None
 
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call it on the loop, after this time."""
+        self._loop.call_later(seconds, call)
+
     def start(self) -> None:
         """Start to search for idle peers."""
         self._idle_handle = self._loop.call_later(IDLE_CHECK_MS / 1000, self._close_idle)

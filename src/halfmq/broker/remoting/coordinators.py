@@ -115,7 +115,9 @@ class CoordinatorCommands(Handlers):
         if problem:
             answer(Refused(Why.INVALID_PARAMETER, problem))
         else:
-            command = FenceTransaction(connection.number, fields.group, fields.tx_id, fields.since)
+            command = FenceTransaction(
+                connection.number, fields.group, fields.tx_id, fields.since, user=connection.user
+            )
             self._chosen_ids.send(command, deliver, answer)
 
 

@@ -24,17 +24,25 @@ from msgspec import Struct
 
 from halfmq.broker.peers.peer import Peer
 from halfmq.broker.peers.peers import Peers, Rejected
+from halfmq.broker.peers.principal import Principal
 from halfmq.broker.remoting.administration import Row, accepted
+from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.remoting.unsupported_requests import UnsupportedRequests
-from halfmq.broker.services.access import Access
+from halfmq.broker.services.access import Access, Guard
+from halfmq.broker.services.audit import Audit
+from halfmq.broker.services.users import FIRST, Users
+from halfmq.core.decision import Refused, Why
+from halfmq.core.state import State
 from halfmq.errors import ProtocolError, StoreDamaged
 from halfmq.runtime.log_throttle import LogThrottle
-from halfmq.wire.remoting.codes import EXT_DAMAGED, OURS, V5_3_1, ResponseCode
+from halfmq.wire.remoting.acl import EXT_SIGNATURE, EXT_USER, is_signature
+from halfmq.wire.remoting.codes import EXT_DAMAGED, OURS, V5_3_1, ResponseCode, code_name
 from halfmq.wire.remoting.frame import BrokenFrame, FrameSplitter
 from halfmq.wire.remoting.header import (
     InvalidHeader,
     Request,
     decode,
+    decode_text,
     encode_request,
     encode_response,
 )
@@ -45,11 +53,13 @@ log = logging.getLogger("halfmq.gateway")
 class Connection(Peer):
     """A peer that speaks this protocol: splits bytes into frames, which the gateway handles."""
 
-    __slots__ = ("_gateway", "_splitter", "raw_read_end")
+    __slots__ = ("_gateway", "_splitter", "nonce", "raw_read_end")
 
     def __init__(self, gateway: "Gateway", number: int) -> None:
         super().__init__(gateway.peers, number)
-        self._handle = gateway.frame
+        self._handle = gateway.frame if gateway.users is None else gateway.frame_of_stranger
+        #: Of the login that it began; "": none.
+        self.nonce = ""
         self._gateway = gateway
         self._splitter = FrameSplitter()
         #: Topic id, queue and next offset of its last raw read; None if that had no messages.
@@ -84,6 +94,16 @@ class Connection(Peer):
         self.send(body)
         self.flush_if_large(len(body))
 
+    def logged_in(self) -> None:
+        """It proved who it is (``Users.identify``): its requests need no signature from now on."""
+        is_limited = self.principal is not None and self.principal.limits.requests_per_s
+        self._handle = self._gateway.frame_of_limited if is_limited else self._gateway.frame
+
+    @property
+    def has_logged_in(self) -> bool:
+        """Whether it did."""
+        return self._handle != self._gateway.frame_of_stranger
+
     def push(self, what: object) -> bool:
         return self._gateway.push(self, what)
 
@@ -109,8 +129,17 @@ class Command(NamedTuple):
     of_clients: bool = False
     #: Served while the broker drains, too: it is one-way, so its sender could not notice a refusal.
     while_draining: bool = False
+    #: Served before the connection proved who it is.
+    of_strangers: bool = False
 
 
+#: Characters of a name that a stranger gives, in a refusal.
+_NAME_CHARS_SHOWN: Final = 80
+#: A longer request counts as several for the rate of a user.
+_BYTES_OF_A_REQUEST: Final = 16_384
+#: How long a stranger is not read from after a refusal, s: trying secrets takes time.
+_STRANGER_RESTS_S: Final = 0.1
+_WHO: Final = "this broker has users: log in (rocketmq://user@host:port?secretfile=FILE), or sign requests as RocketMQ's clients do (AclClientRPCHook)"
 _OPERATORS_ONLY: Final = "all connections for clients are taken (--connections-max, --connections-per-address-max); this one is for operators"
 #: Errors of a read that say nothing about the file: memory or descriptors are short for the moment.
 _TRANSIENT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
@@ -129,6 +158,11 @@ class Gateway:
         self._commands: dict[int, Command] = {}
         #: With which headers are decoded.
         self._fields_of: dict[int, type[Struct]] = {}
+        #: None: the broker has no users, and everybody may do everything. Set before commands are bound.
+        self.users: Users | None = None
+        #: Refusals for want of a right, and what administrators do.
+        self.audit: Audit | None = None
+        self._clock = clock
         #: Called with each response of a client, whether to a ``call`` or not.
         self.on_response: Callable[[Connection, Request[Any]], None] = lambda connection, answer: None
         self._places = peers.places
@@ -139,19 +173,54 @@ class Gateway:
         """See ``peers.Admit``."""
         return self.peers.admit(host, partial(Connection, self))
 
-    def bind(self, code: int, command: Command, fields: type[Struct] | None, handler: Handler) -> None:
-        """Serve a command as its row says. ``fields``: with what its header is decoded; None: a dict of text.
+    def bind(self, code: int, command: Command, fields: type[Struct] | None, handler: Handler, view: State) -> None:
+        """Serve a command as its row says. ``fields``: with what its header is decoded; None: a dict of text. ``view``: the state.
 
         The one place between decoding a request and its handler: what a row demands is put before the handler here, once, so that a command
         without the demand costs nothing for it.
         """
         assert code not in self.handlers, f"command {code} has two handlers"
+        if self.users is not None and not command.of_strangers:
+            guard = Guard(code_name(code), command.access, view)
+            handler = partial(self._serve_if_allowed, guard, handler)
         if fields is not None:
             self._fields_of[code] = fields
         elif command.rules is not None:  # fields that are typed already have no others any more (15)
             handler = partial(self._serve_by_rules, command.rules, command.fields, handler)
         self._commands[code] = command
         self.handlers[code] = handler
+
+    def _serve_if_allowed(self, guard: Guard, handler: Handler, connection: Connection, request: Request[Any]) -> None:
+        """The handler gets only requests that the connection's user may send."""
+        principal = connection.principal
+        assert principal is not None
+        refused = guard.refusal(principal, request.ext, request.body)
+        if self.audit is not None and (refused is not None or guard.is_audited):
+            number = None if request.is_oneway else request.opaque
+            self.audit.asked(connection, number, guard, request.ext, request.body, refused)
+        if refused is None:
+            handler(connection, request)
+        else:
+            connection.raw_read_end = None
+            code, remark, ext = refusal(refused)
+            self.answer(connection, request, code, remark, ext)
+
+    def frame_of_limited(self, connection: Connection, frame: bytes) -> bool | None:
+        """As ``frame``, of a user whose requests are limited: also those that are refused, or malformed."""
+        principal = connection.principal
+        assert principal is not None
+        wait_s = principal.wait_s(self._clock, 1 + len(frame) // _BYTES_OF_A_REQUEST)
+        if wait_s:
+            self._slow_down(connection, principal, wait_s)
+        return self.frame(connection, frame)
+
+    def _slow_down(self, connection: Connection, principal: Principal, wait_s: float) -> None:
+        connection.rest(wait_s)
+        connection.log_throttled(
+            log, logging.WARNING, ("rate", principal.name),
+            "user %s sends more than %d requests/s, and is slowed down (halfmq user set --rate)",
+            principal.name, principal.limits.requests_per_s,
+        )  # fmt: skip
 
     def _serve_by_rules(
         self, row: Row, kind: type[Struct] | None, handler: Handler, connection: Connection, request: Request[Any]
@@ -215,6 +284,48 @@ class Gateway:
             self.failed(connection, request, error)
         return None
 
+    def frame_of_stranger(self, connection: Connection, frame: bytes) -> bool | None:
+        """Serve one frame of a connection that has not logged in: a login, or what a user signed. False: as ``frame``."""
+        if connection.has_logged_in:  # with an earlier frame of the same read
+            return self.frame_of_limited(connection, frame)
+        try:
+            request = decode_text(frame)
+        except InvalidHeader as error:
+            self._malformed(connection, error.request, str(error))
+            return None
+        except ProtocolError as error:
+            self._drop(connection, error)
+            return False
+        if request.is_response:
+            return None  # nobody asked it anything
+        command = self._commands.get(request.code)
+        is_open = command is not None and command.of_strangers
+        refused = None if is_open else self._unsigned(connection, request)
+        if refused is None:
+            return self.frame(connection, frame) if is_open else self.frame_of_limited(connection, frame)
+        self.reject_stranger(connection, request, refused)
+        return None
+
+    def reject_stranger(self, connection: Connection, request: Request[Any], refused: Refused) -> None:
+        """Respond to a request of a connection that did not prove who it is, and read from it slowly."""
+        if self.audit is not None:
+            self.audit.refused(_claimed(request), connection.address, code_name(request.code), refused)
+        connection.log_throttled(log, logging.WARNING, "stranger", "not served: %s", refused.text)
+        code, remark, ext = refusal(refused)
+        self.answer(connection, request, code, remark, ext)
+        connection.rest(_STRANGER_RESTS_S)
+
+    def _unsigned(self, connection: Connection, request: Request[dict[str, str]]) -> Refused | None:
+        """Why it is not a user's request; None: one signed it, and the connection is that user's."""
+        assert self.users is not None
+        name, given = request.ext.get(EXT_USER, ""), request.ext.get(EXT_SIGNATURE, "")
+        if not name or not given:
+            return Refused(Why.NO_PERMISSION, _WHO)
+        secrets = self.users.secrets_of(name)
+        if name == FIRST or not any(is_signature(given, request.ext, request.body, secret) for secret in secrets):
+            return Refused(Why.NO_PERMISSION, f"the signature is not one of user {name[:_NAME_CHARS_SHOWN]!r}")
+        return self.users.identify(connection, name)
+
     def serve(self, handler: Handler, connection: Connection, request: Request[Any]) -> None:
         """Call ``handler``, and respond to what it raises."""
         try:
@@ -250,6 +361,9 @@ class Gateway:
         body: bytes | bytearray | memoryview = b"",
     ) -> None:
         """Respond to ``request``, unless it is one-way."""
+        if self.audit is not None:
+            problem = None if code == ResponseCode.SUCCESS else f"{remark or 'no reason given'} (code {code})"
+            self.audit.answered(connection, request.opaque, problem)
         if not request.flag & 2:
             connection.respond(request, code, encode_response(request, code, remark, ext, body))
             if body:
@@ -282,3 +396,9 @@ class Gateway:
     def _drop(self, connection: Connection, error: ProtocolError) -> None:
         connection.log_throttled(log, logging.WARNING, "closing", "it is closed: %s", error)
         connection.close()
+
+
+def _claimed(request: Request[Any]) -> str:
+    """The user that a request names, without proof."""
+    ext = request.ext
+    return str(ext.get(EXT_USER, "") if isinstance(ext, dict) else getattr(ext, "user", ""))[:_NAME_CHARS_SHOWN]

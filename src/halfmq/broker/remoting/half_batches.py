@@ -127,6 +127,7 @@ class HalfBatchCommands(Handlers):
             command = PrepareBatch(
                 connection.number, fields.group, fields.tx_id if batch is None else batch.tx_id, facts, fields.index,
                 fields.count, fields.topic, fields.default_queues, fields.queue_id, grace_ms, payload, batch=batch,
+                user=connection.user,
             )  # fmt: skip
             if batch is None and not is_generated_id(fields.tx_id):
                 self._chosen_ids.send(command, deliver, answer)
@@ -162,7 +163,13 @@ class HalfBatchCommands(Handlers):
             answer(Refused(Why.INVALID_PARAMETER, problem))
             return
         command = DecideBatch(
-            connection.number, fields.group, batch, bytes.fromhex(fields.digest), tuple(winners), bool(fields.last)
+            connection.number,
+            fields.group,
+            batch,
+            bytes.fromhex(fields.digest),
+            tuple(winners),
+            bool(fields.last),
+            user=connection.user,
         )
         failed = partial(self._gateway.failed, connection, request.to_answer(None))
         self._submit(_Undecided(connection, command, answer, failed))

@@ -8,10 +8,13 @@ from typing import Any, TypeVar
 from halfmq.broker.peers.peer import REQUEST_COST
 from halfmq.broker.remoting.gateway import Connection
 from halfmq.broker.remoting.handlers import Handlers, Parts
+from halfmq.broker.services.access import not_allowed, owned
 from halfmq.broker.services.messages import KeyMatches
 from halfmq.core.decision import Done, Failed, Refused
 from halfmq.model.queue_reads import Position
+from halfmq.model.stored_message import decode
 from halfmq.model.text_fields import write_fields
+from halfmq.model.users import Right
 from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import (
@@ -133,8 +136,12 @@ class Lookups(Handlers):
         if found is None:
             text = f"can not find message by the offset, {offset}"
             self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
-        else:
+            return
+        asked = owned(Right.CONSUME, decode(memoryview(found))[0].topic)
+        if connection.may(*asked):
             self._answer(connection, request, body=found)
+        else:
+            self._refuse(connection, request, not_allowed(connection.user, asked))
 
     def query(self, connection: Connection, request: Request[Any]) -> None:
         """12: messages by key or unique id."""

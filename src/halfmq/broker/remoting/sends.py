@@ -124,7 +124,7 @@ class SendCommands(Handlers):
             decided_by = DecidedBy.MARKER if fields.decided_by == DECIDED_BY_MARKER else DecidedBy.CHECK
         self._verdicts.end(
             connection.number, group, tx_id, fields.tran_state_table_offset, fields.commit_log_offset, wanted, decided_by,
-            request.remark or "", None if request.flag & 2 else self._ended, (connection, request), coordinator,
+            request.remark or "", None if request.flag & 2 else self._ended, (connection, request), coordinator, connection.user,
         )  # fmt: skip
 
     def _ended(self, context: Context, reply: Reply | Failed) -> None:

@@ -1,59 +1,191 @@
-"""What a request does, and to what: every front door says it of each of its requests, so that one rule can decide who may."""
+"""What a request needs: which rights, on which of the things that it names. Every front door says it of each of its requests, in a table,
+and ``Guard`` decides by it, alike for all of them. A broker without users has no guards.
 
-from enum import Enum
-from typing import Final, NamedTuple
+Retry and dead-letter topics belong to their group: who may consume as the group may use them, and nobody else.
+"""
 
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
-class Action(Enum):
-    """What a request does."""
+from halfmq.broker.peers.principal import Principal
+from halfmq.broker.services.topics import TEMPLATE
+from halfmq.core.decision import Refused, Why
+from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State
+from halfmq.model.ids import REPLY_TOPIC_SUFFIX
+from halfmq.model.users import EVERYTHING, Right, Scope
 
-    #: Shows something, and changes nothing.
-    READ = "read"
-    #: Stores messages, half messages and half batches.
-    SEND = "send"
-    #: Fetches messages as a group, and says how far the group is.
-    CONSUME = "consume"
-    #: Joins groups, or leaves them.
-    JOIN = "join"
-    #: Settles transactions and batches, as their application or coordinator.
-    DECIDE = "decide"
-    #: What operators do, whether it changes topics and groups or somebody else's transactions.
-    OPERATE = "operate"
-
-
-class Resource(Enum):
-    """What it is about."""
-
-    TOPIC = "topic"
-    #: Of consumers or of producers.
-    GROUP = "group"
-    #: A transaction, with its group if the request names one.
-    TRANSACTION = "transaction"
-    #: An application with numbered batches.
-    QUERY = "query"
-    #: Somebody else's coordinator, of a producer group.
-    COORDINATOR = "coordinator"
-    #: A stored message, by its log offset: its topic is known once it was read.
-    MESSAGE = "message"
+_AUDITED: Final = frozenset({Right.ADMINISTER, Right.SETTLE})
+#: Names of a request that a refusal and the audit log show.
+SHOWN_MAX: Final = 8
+_NAME_CHARS_SHOWN: Final = 80
+#: The group of Java clients that only send back what they consumed. They all name it in their heartbeats.
+CLIENT_INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
 
 
-#: The name is in the body, as its handler reads it; there may be several.
-IN_BODY: Final[tuple[str, ...]] = ()
+class Asked(NamedTuple):
+    """A right that a request needs, on one name; ``EVERYTHING``: on all."""
+
+    right: Right
+    scope: Scope
+    name: str
+
+    def __str__(self) -> str:
+        what = "the broker" if self.scope is Scope.BROKER else f"{self.scope.value} {self.name[:_NAME_CHARS_SHOWN]!r}"
+        return f"{self.right.value} on {what}"
 
 
-class Named(NamedTuple):
-    """A resource, and the fields of the request that name it together. Their struct says whether an empty one names none or all."""
+class InField(NamedTuple):
+    """The right on what a field of the request names."""
 
-    resource: Resource
-    by: tuple[str, ...]
+    right: Right
+    scope: Scope
+    field: str
+    #: Between several names; "": there is one.
+    separator: str = ""
+    #: Whether an empty field means everything, and not nothing.
+    all_if_empty: bool = True
+    #: Another field: while that is empty, the request asks for nothing here; "": there is none.
+    only_with: str = ""
+
+
+class InBody(NamedTuple):
+    """The rights on what the body names."""
+
+    needs: tuple[tuple[Right, Scope], ...]
+    #: Reads the names. Raises ProtocolError as the handler would.
+    read: Callable[[bytes], Iterable[Asked]]
+
+
+class OnBroker(NamedTuple):
+    """The right on the broker as a whole."""
+
+    right: Right
+
+
+class WhenRead(NamedTuple):
+    """The right on the topic of a stored message, which is known once it was read: the handler asks ``Peer.may``."""
+
+    right: Right
+
+
+Need = InField | InBody | OnBroker | WhenRead
 
 
 class Access(NamedTuple):
-    """``named``: everything that the request names; nothing: it is about the broker."""
+    """What a request needs, all of it. Nothing: everybody who logs in may send it."""
 
-    action: Action
-    named: tuple[Named, ...] = ()
+    needs: tuple[Need, ...] = ()
 
-    def of(self, *named: Named) -> "Access":
-        """The same action on these."""
-        return Access(self.action, named)
+    @property
+    def rights(self) -> frozenset[Right]:
+        """Every right that it may need."""
+        return frozenset(
+            right
+            for need in self.needs
+            for right in ([right for right, _ in need.needs] if isinstance(need, InBody) else [need.right])
+        )
+
+
+class Guard:
+    """Decides about the requests of one kind."""
+
+    def __init__(self, what: str, access: Access, view: State) -> None:
+        """``what``: the kind of request, for the audit log."""
+        self.what = what
+        self._needs = access.needs
+        self._view = view
+        #: Whether the audit log has each such request, also an allowed one.
+        self.is_audited = bool(access.rights & _AUDITED)
+        fields = [
+            name for need in access.needs if isinstance(need, InField) for name in (need.field, need.only_with) if name
+        ]
+        has_others = any(isinstance(need, InBody) for need in access.needs)
+        #: What a decision depends on, if that is only some fields.
+        self._key: Callable[[Any], Any] | None = attrgetter(*fields) if fields and not has_others else None
+
+    def refusal(self, principal: Principal, fields: Any, body: bytes) -> Refused | None:
+        """Why the user may not send this request; None: it is allowed.
+
+        Raises:
+            ProtocolError: the body is malformed.
+        """
+        key = None if self._key is None else (self.what, self._key(fields))
+        if key is not None and principal.has(key):
+            return None
+        asked = list(self.asked(fields, body))
+        for one in asked:
+            if not _is_open(one) and not principal.may(*_owned(one)):
+                return not_allowed(principal.name, one)
+        unknown = self._unknown(asked)
+        if unknown and not principal.is_new(unknown):
+            most = principal.limits.names
+            text = f"user {principal.name!r} has named {most} topics and groups that did not exist, as many as it may (halfmq user set --names)"
+            return Refused(Why.LIMIT_REACHED, text)
+        if key is not None:
+            principal.grant(key)
+        return None
+
+    def asked(self, fields: Any, body: bytes) -> Iterator[Asked]:
+        """The rights that this request needs."""
+        for need in self._needs:
+            if isinstance(need, InField):
+                for name in _names(need, fields):
+                    yield Asked(need.right, need.scope, name)
+            elif isinstance(need, InBody):
+                yield from need.read(body)
+            elif isinstance(need, OnBroker):
+                yield Asked(need.right, Scope.BROKER, EVERYTHING)
+
+    def _unknown(self, asked: Sequence[Asked]) -> list[tuple[Scope, str]]:
+        """What a request may create by naming it."""
+        view = self._view
+        known: dict[Scope, list[Container[str]]] = {
+            Scope.TOPIC: [view.topics_by_name],
+            Scope.GROUP: [view.groups, view.producer_groups],
+        }
+        return [
+            (scope, name)
+            for right, scope, name in asked
+            if right in (Right.SEND, Right.CONSUME)
+            and scope in known
+            and not any(name in those for those in known[scope])
+        ]
+
+
+def not_allowed(user: str, asked: Asked) -> Refused:
+    """The refusal of a request for want of a right."""
+    return Refused(Why.NO_PERMISSION, f"user {user!r} has no right to {asked}")
+
+
+def _names(need: InField, fields: Any) -> Iterable[str]:
+    if need.only_with and not getattr(fields, need.only_with):
+        return ()
+    value = getattr(fields, need.field)
+    names = value.split(need.separator) if need.separator and value else [value]
+    present = [name for name in names if name]
+    return present or ([EVERYTHING] if need.all_if_empty else [])
+
+
+def _is_open(asked: Asked) -> bool:
+    """Whether every user may: clients ask for the routes of these topics, and join that group, whatever they do."""
+    right, scope, name = asked
+    if scope is Scope.TOPIC:
+        return right is Right.DESCRIBE and (name == TEMPLATE or name.endswith(REPLY_TOPIC_SUFFIX))
+    return right is Right.SEND and name == CLIENT_INNER_PRODUCER
+
+
+def _owned(asked: Asked) -> Asked:
+    """The right on the group, where a topic belongs to one."""
+    right, scope, name = asked
+    if scope is Scope.TOPIC and "%" in name:
+        for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+            if name.startswith(prefix):
+                owner = right if right in (Right.DESCRIBE, Right.ADMINISTER) else Right.CONSUME
+                return Asked(owner, Scope.GROUP, name.removeprefix(prefix))
+    return asked
+
+
+def owned(right: Right, topic: str) -> Asked:
+    """The right on the topic, or on its group."""
+    return _owned(Asked(right, Scope.TOPIC, topic))

@@ -7,11 +7,11 @@ from halfmq.core.decision import Refused, Why
 
 
 def actor(peer: Peer, operator: str, reason: str, does: str) -> Actor | Refused:
-    """``does``: what the operator does, as the refusal words it: "who decides".
+    """``does``: what the operator does, as the refusal words it: "who decides". In a broker with users the name is the user's.
 
     Both must be single printable lines: they appear in log lines, which nobody may forge.
     """
-    name, why = operator.strip(), reason.strip()
+    name, why = peer.user or operator.strip(), reason.strip()
     if not name or len(name) > limits.OPERATOR_CHARS_MAX or not name.isprintable():
         return _refused(f"operator: {does}, 1 to {limits.OPERATOR_CHARS_MAX} characters")
     if len(why) > limits.REASON_CHARS_MAX or not why.isprintable():

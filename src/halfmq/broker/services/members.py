@@ -173,6 +173,12 @@ class Members:
             one.peer.keep(one.memory_bytes)
 
     def _take(self, peer: Peer, member: Member, answer: _Answer) -> None:
+        other = self._peers.connected.get(self._connections.get(member.client_id, peer.number))
+        if other is not None and other.principal is not peer.principal:
+            # What is sent to a client by its id, as the replies to its requests, must not reach somebody else.
+            text = f"client id {member.client_id[: limits.CLIENT_ID_CHARS_MAX]!r} is connected as another user"
+            answer(Refused(Why.NO_PERMISSION, text))
+            return
         refusal = self._refusal(peer.number, member) or self._too_much(peer.number, member)
         if refusal:
             answer(Refused(Why.INVALID_PARAMETER, refusal))

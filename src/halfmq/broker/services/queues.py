@@ -182,7 +182,7 @@ class Queues:
         Refusals: TOPIC_NOT_EXIST, GROUP_NOT_EXIST, INVALID_PARAMETER: there is nothing to commit. LIMIT_REACHED: it is known until the
             next start only.
         """
-        by = Actor(peer=peer.address) if waits and not self._is_member(peer, group) else None
+        by = Actor(peer.user, peer=peer.address) if waits and not self._is_member(peer, group) else None
         self._sequencer.submit(CommitOffset(group, topic, queue_id, offset, by), deliver, answer)
 
     def _is_member(self, peer: Peer, group: str) -> bool:

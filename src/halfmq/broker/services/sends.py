@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from halfmq.broker.peers.peer import Peer
 from halfmq.broker.sequencer import Deliver, Sequencer
+from halfmq.broker.services.access import Asked, not_allowed, owned
 from halfmq.broker.services.chosen_ids import ChosenIds
 from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.send_commands import BatchMessage, SendRequest, batch_command, send_command
@@ -16,6 +17,7 @@ from halfmq.broker.turns import BUSY, Turns
 from halfmq.core.commands import SendBack, SendBatch, SendHalf
 from halfmq.core.decision import Failed, Refused, Why
 from halfmq.model.stored_message import StoredMessage, body_crc_of
+from halfmq.model.users import Right, Scope
 
 log: Final = logging.getLogger("halfmq.sends")
 
@@ -41,9 +43,12 @@ class Sends:
 
     def send(self, peer: Peer, request: SendRequest, body: bytes, deliver: Deliver, context: Any) -> None:
         """A plain message or a half message. Replies: Sent, Refused, Failed."""
-        command = send_command(peer.number, peer.born_host, request, body)
+        command = send_command(peer.number, peer.born_host, request, body, peer.user)
         if type(command) is SendHalf:
-            if command.searched_to < 0:
+            if peer.principal is not None and not peer.may(Right.SEND, Scope.GROUP, command.group):
+                # The group in its properties: its checks, with its body, go to that one's producers.
+                deliver(context, not_allowed(peer.user, Asked(Right.SEND, Scope.GROUP, command.group)))
+            elif command.searched_to < 0:
                 self._sequencer.submit_small(command, deliver, context)
             else:
                 self._chosen_ids.send(command, deliver, context)
@@ -100,7 +105,10 @@ class Sends:
         )  # fmt: skip
 
         def found(message: StoredMessage | None) -> None:
-            if message is not None and body_crc_of(message.body) != message.body_crc:
+            asked = None if message is None else owned(Right.CONSUME, message.topic)
+            if asked is not None and not peer.may(*asked):
+                deliver(context, not_allowed(peer.user, asked))
+            elif message is not None and body_crc_of(message.body) != message.body_crc:
                 # A damaged message must not be written again: no start would accept the new record.
                 text = f"the body of the message at log offset {log_offset} is damaged: its CRC differs from the stored one"
                 peer.log_throttled(

@@ -139,7 +139,7 @@ class GroupsOnUse:
 
 
 def _by(peer: Peer) -> Actor:
-    return Actor(peer=peer.address)
+    return Actor(peer.user, peer=peer.address)
 
 
 def deliver(answer: Callable[[Any], None], reply: Reply | Failed) -> None:

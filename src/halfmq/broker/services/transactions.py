@@ -23,7 +23,7 @@ from halfmq.broker.services.settled_verdict_lookup import Found, Look, Missed, N
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import CheckNow, CheckParked, Compare, RequestedVerdict, ResolveTransaction
 from halfmq.core.decision import Asked, Failed, ParkedChecked, Refused, Reply, Settled, Why
-from halfmq.core.state import ProducerGroup
+from halfmq.core.state import ProducerGroup, Verdict
 from halfmq.core.transaction.comparisons import is_comparable
 from halfmq.core.transaction.listing import (
     UNDECIDED,
@@ -101,10 +101,11 @@ class Transactions:
         scan: GroupScan,
         *,
         operator_of: Callable[[int], OperatorActed | None],
+        user_of: Callable[[int], str],
         properties_at: Callable[[int], bytes],
         flush: Callable[[], None],
     ) -> None:
-        """``operator_of``: the operator behind the verdict at a log position (``CommitLog.operator_of``). ``properties_at``: those of the
+        """``operator_of``: the operator behind the verdict at a log position (``CommitLog.operator_of``). ``user_of``: the user who gave it (``CommitLog.user_of``). ``properties_at``: those of the
         message at a log position (``CommitLog.properties_at``). ``flush``: called after responses that belong to no request and no turn of
         the sequencer, so that they are sent.
         """
@@ -113,6 +114,7 @@ class Transactions:
         self._settled_verdict_lookup = settled_verdict_lookup
         self._scan = scan
         self._operator_of = operator_of
+        self._user_of = user_of
         self._properties_at = properties_at
         self._flush = flush
 
@@ -181,21 +183,32 @@ class Transactions:
             return Refused(Why.NOT_NOW, look.text)
         if isinstance(look, Found) and state == UNKNOWN:
             acted = self._acted(look.row.verdict_position)
-            sentences = story(view, look.group, tx_id, now_ms, row=look.row, acted=acted)
+            user = self._settled_by(look.row.verdict_position)
+            sentences = story(view, look.group, tx_id, now_ms, row=look.row, acted=acted, settled_by=user)
             return Story(look.group, standing_state(look.row.committed).value, sentences)
         looked = f"{look.text[0].upper()}{look.text[1:]}." if isinstance(look, Missed) else ""
         notes = self._notes(group, tx_id)
-        sentences = story(
-            view, group, tx_id, now_ms, looked=looked, acted=self._recently_acted(group, tx_id), notes=notes
-        )
+        recent = self._recent(group, tx_id)
+        user = self._settled_by(recent.position) if recent is not None else ""
+        acted = self._recently_acted(group, tx_id)
+        sentences = story(view, group, tx_id, now_ms, looked=looked, acted=acted, notes=notes, settled_by=user)
         return Story(group, state, sentences, check_is_open(view, group, tx_id, now_ms))
 
     def _recently_acted(self, group: str, tx_id: str) -> OperatorActed | None:
         """The operator of a recent verdict."""
-        producers = self._sequencer.view.producer_groups.get(group)
-        verdict = producers.settled.get(tx_id) if producers is not None else None
+        verdict = self._recent(group, tx_id)
         by_hand = verdict is not None and verdict.decided_by == DecidedBy.OPERATOR
         return self._acted(verdict.position) if verdict is not None and by_hand else None
+
+    def _recent(self, group: str, tx_id: str) -> Verdict | None:
+        producers = self._sequencer.view.producer_groups.get(group)
+        return producers.settled.get(tx_id) if producers is not None else None
+
+    def _settled_by(self, position: int) -> str:
+        try:
+            return self._user_of(position)
+        except (LookupError, StoreDamaged):
+            return ""  # as for ``_acted``
 
     def _acted(self, position: int) -> OperatorActed | None:
         try:
@@ -266,7 +279,7 @@ class Transactions:
             return
 
         def decide(group: str) -> None:
-            command = ResolveTransaction(group, tx_id, wanted, by.name, by=by)
+            command = ResolveTransaction(group, tx_id, wanted, by.name, by=by, user=peer.user)
             self.decide(command, lambda _, reply: resolved(command, reply))
 
         def resolved(command: ResolveTransaction, reply: Any) -> None:

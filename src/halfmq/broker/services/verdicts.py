@@ -33,6 +33,7 @@ class Verdicts:
         deliver: Deliver | None,
         context: Any,
         coordinator: Coordinator | None = None,
+        user: str = "",
     ) -> None:
         """End a transaction; ``half_index`` and ``log_offset`` belong to any of its halves.
 
@@ -44,7 +45,7 @@ class Verdicts:
         if known is None or not (tx_id in known.undecided or tx_id in known.settled):
             settled = self._rows.settled_row(half_index)
         command = EndTransaction(
-            connection, group, tx_id, half_index, log_offset, wanted, decided_by, remark, settled, coordinator
+            connection, group, tx_id, half_index, log_offset, wanted, decided_by, remark, settled, coordinator, user
         )  # fmt: skip
         if deliver is None:
             self._sequencer.submit_small(command, None)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, field
 
-from halfmq.errors import ConnectError, UsageError
+from halfmq.errors import ConnectError, LoginFailed, UsageError
 from halfmq.spark.jobs import tables
 from halfmq.spark.jobs.settings import JobSettings
 from halfmq.spark.jobs.stream import JobFailed, Say, first_cause
@@ -110,6 +110,8 @@ def announce(given: dict[str, str], say: Say, *, follow: bool) -> None:
     try:
         with closing(open_reader(options, RetryDeadline(0))) as reader:
             snapshot = reader.snapshot()
+    except LoginFailed:
+        raise  # waiting does not help
     except ConnectError as error:
         why = str(error).partition("; waited")[0]
         say(

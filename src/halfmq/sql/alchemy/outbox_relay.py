@@ -60,7 +60,7 @@ class EngineRows:
             tables, Settings(holder, round(lease_s * 1000), messages_max, attempts_max, skips, archives)
         )
         self._numbers = itertools.count(1)
-        self._rng = random.Random()
+        self._rng = random.Random()  # nosec B311 # jitter of pauses
         #: When the lanes are looked at next, by the loop's clock.
         self._lanes_at_s = 0.0
         self._threads = None if isinstance(engine, AsyncEngine) else ThreadPoolExecutor(_THREADS, "halfmq-outbox")

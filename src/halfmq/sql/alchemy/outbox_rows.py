@@ -116,7 +116,7 @@ def _length(element: octets, compiler: Any, **options: Any) -> str:
 
 
 #: A lane that nobody holds.
-_RELEASED: Final[Mapping[str, Any]] = MappingProxyType({"lease_until_ms": 0, "token": ""})
+_RELEASED: Final[Mapping[str, Any]] = MappingProxyType({"lease_until_ms": 0, "token": ""})  # nosec B105 # nobody's token
 
 
 class RowStatements:
@@ -181,7 +181,7 @@ class RowStatements:
         known = set(connection.scalars(select(lanes.c.lane)))
         for lane in range(LANES):
             if lane not in known:
-                free = {"token": "", "holder": "", "lease_until_ms": 0, "batch_id": "", "batch_seqs": ""}
+                free = {"token": "", "holder": "", "lease_until_ms": 0, "batch_id": "", "batch_seqs": ""}  # nosec B105 # as above
                 try:
                     with connection.begin_nested():
                         connection.execute(insert(lanes).values(lane=lane, one_by_one_to_seq=0, **free))

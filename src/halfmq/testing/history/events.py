@@ -35,7 +35,7 @@ class FileStarted(Event, tag="began", frozen=True, kw_only=True):
     """First line of each file."""
 
     format: int = FORMAT
-    #: "halfmq 0.1.0", "rocketmq 5.4.0"
+    #: "halfmq 0.1.0", "rocketmq 5.5.0"
     system: str = ""
     durability: Literal["memory", "fsync"] = "fsync"
     #: Producer groups whose transactions a policy may decide.

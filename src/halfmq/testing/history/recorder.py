@@ -30,7 +30,7 @@ class Recorder:
     """Appends events to ``path``, after a first ``FileStarted`` line.
 
     ``by``: the writer, unique among the files of a history. ``clock``: microseconds, the same clock for all files.
-    ``began``: fields of the first line (``system="rocketmq 5.4.0"``, ``policy_groups``, ...).
+    ``began``: fields of the first line (``system="rocketmq 5.5.0"``, ``policy_groups``, ...).
 
     An existing file is continued, even if a kill left half a line at its end: a restarted process may use the same file, but
     must give its operations new names. Thread-safe.

@@ -71,7 +71,7 @@ class Tables:
     def insert(self, table: str, columns: int, rows: Iterable[Row]) -> None:
         """Insert ``rows``, whose last column is bytes."""
         values = ", ".join("?" * columns)
-        self.database.executemany(f"INSERT INTO {table} VALUES ({values})", self._counted(rows))  # noqa: S608
+        self.database.executemany(f"INSERT INTO {table} VALUES ({values})", self._counted(rows))  # nosec B608 # noqa: S608 - names of our own tables and columns
 
     def _counted(self, rows: Iterable[Row]) -> Iterator[Row]:
         for row in rows:
@@ -118,9 +118,9 @@ class GroupedTable:
         self.spill()
         database = self._tables.database
         for number in range(_PARTITIONS):
-            parts = database.execute(f"SELECT rows FROM {self._name} WHERE partition = ?", (number,))  # noqa: S608
+            parts = database.execute(f"SELECT rows FROM {self._name} WHERE partition = ?", (number,))  # nosec B608 # noqa: S608 - names of our own tables and columns
             yield from _grouped([row for (part,) in parts for row in _decode_rows(part)])
-        database.execute(f"DELETE FROM {self._name}")  # noqa: S608
+        database.execute(f"DELETE FROM {self._name}")  # nosec B608 # noqa: S608 - names of our own tables and columns
         self._spilled = 0
 
 
@@ -167,6 +167,6 @@ class SortedTable:
             yield from self.rows
             return
         self.spill()
-        select = f"SELECT row FROM {self._name} ORDER BY {self._columns}"  # noqa: S608
+        select = f"SELECT row FROM {self._name} ORDER BY {self._columns}"  # nosec B608 # noqa: S608 - names of our own tables and columns
         for (row,) in self._tables.database.execute(select):
             yield _decode(row)

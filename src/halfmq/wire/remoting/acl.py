@@ -25,6 +25,11 @@ def signature(fields: Mapping[str, str], body: bytes | memoryview, secret: bytes
     return b64encode(hmac.digest(secret, values.encode() + bytes(body), "sha1")).decode()
 
 
+def is_signature(given: str, fields: Mapping[str, str], body: bytes | memoryview, secret: bytes) -> bool:
+    """Whether ``given`` is the signature of such a request; compared without its time saying where they differ."""
+    return hmac.compare_digest(given.encode(), signature(fields, body, secret).encode())
+
+
 def sign_frame(frame: bytes, user: str, secret: bytes) -> bytes:
     """A complete frame of ours, which has a JSON header, with user and signature."""
     end = 8 + int.from_bytes(frame[5:8], "big")

@@ -216,3 +216,11 @@ DECIDED_BY_MARKER: Final = "marker"
 EXT_COORDINATOR: Final = "HMQ_COORDINATOR"
 #: In a send request: "true" if an earlier attempt got no response, so that the message may already be stored.
 EXT_SENT_AGAIN: Final = "HMQ_SENT_AGAIN"
+
+
+_NAMES: Final = {value: name for name, value in list(globals().items()) if name.startswith("HMQ_")}
+
+
+def code_name(code: int) -> str:
+    """The name of a request code."""
+    return _NAMES.get(code) or (RequestCode(code).name if code in RequestCode._value2member_map_ else str(code))

@@ -131,7 +131,7 @@ def decode(frame: bytes, fields_of: Mapping[int, type[Struct]] = FIELDS_OF_COMMA
         word, start = _word_of(frame)[0], b""
     header_end = 4 + (word & 0xFFFFFF)
     if header_end > len(frame):
-        raise ProtocolError(f"a header of {header_end - 4} bytes was announced in a frame of {len(frame)}")
+        raise _too_long(header_end, frame)
     if word <= 0xFFFFFF:
         fast = _FAST.get(start)
         if fast is not None:
@@ -145,13 +145,31 @@ def decode(frame: bytes, fields_of: Mapping[int, type[Struct]] = FIELDS_OF_COMMA
                     request.body = frame[header_end:]
                     request.binary = False
                     return request
+    return _typed(_loose(frame, word, header_end), fields_of)
+
+
+def decode_text(frame: bytes) -> Request[dict[str, str]]:
+    """As ``decode``, with all fields as the text that was sent, the empty ones too: what a signature is of."""
+    word = _word_of(frame)[0]
+    header_end = 4 + (word & 0xFFFFFF)
+    if header_end > len(frame):
+        raise _too_long(header_end, frame)
+    return _loose(frame, word, header_end)
+
+
+def _too_long(header_end: int, frame: bytes) -> ProtocolError:
+    return ProtocolError(f"a header of {header_end - 4} bytes was announced in a frame of {len(frame)}")
+
+
+def _loose(frame: bytes, word: int, header_end: int) -> Request[dict[str, str]]:
+    if word <= 0xFFFFFF:
         loose = _decode_json(frame[4:header_end])
     elif word >> 24 == 1:
         loose = _decode_binary(frame[4:header_end])
     else:
         raise ProtocolError(f"serialisation {word >> 24} is unknown", hint="0 is JSON, 1 is ROCKETMQ")
     loose.body = frame[header_end:]
-    return _typed(loose, fields_of)
+    return loose
 
 
 Scalar = str | int | float | bool | None

@@ -5,7 +5,7 @@
     HMQ_LOGIN        29027  ext ``user``, ``nonce``: one of the client's own, ``proof``: ``client_proof`` of both
         response  code 0, ext ``proof``: the server's. From now on the connection is this user's, whatever is signed. 16: not accepted
     HMQ_SET_USER     29028  body JSON ``UserChange``, also to make a user
-        response  code 0; body JSON ``NewSecret``; 604: there is such a user already; 1: there is none; 2: no space for another one
+        response  code 0; body JSON ``NewSecret``; 29: there is such a user already; 1: there is none; 2: no space for another one
     HMQ_USERS        29029  ext ``max``, ``from``: ``next`` of the previous page
         response  code 0, ext ``total``, ``next`` (start of the next page, absent on the last one); body JSON [``UserInfo``, ...]
     HMQ_REMOVE_USER  29030  ext ``user``, ``reason``
@@ -17,7 +17,7 @@ A nonce is 32 random bytes, written in hex. The proof is an HMAC-SHA-256 with th
 """
 
 import hmac
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
@@ -27,6 +27,8 @@ from halfmq.model.users import UserLimits
 from halfmq.wire.remoting.fields import JsonBody
 
 NONCE_BYTES: Final = 32
+#: Begins the text of code 2 in the response of a broker without users.
+NO_USERS: Final = "this broker has no users"
 #: Characters of a secret or password: one that an administrator gives is no shorter.
 SECRET_CHARS_MIN: Final = 8
 SECRET_CHARS_MAX: Final = 1_024
@@ -60,7 +62,17 @@ class RemoveUserFields(Fields, gc=False):
     reason: str = ""
 
 
-class UserChange(Struct, gc=False, forbid_unknown_fields=True):
+class _Hidden(Struct, gc=False):
+    """Its repr shows no field: one of them is a secret, and a traceback may show variables."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(***)"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return []
+
+
+class UserChange(_Hidden, gc=False, forbid_unknown_fields=True):
     """Request body of HMQ_SET_USER. What is None stays as it is, or is empty for a new user."""
 
     user: str
@@ -77,7 +89,7 @@ class UserChange(Struct, gc=False, forbid_unknown_fields=True):
     password: _SecretText | None = None
 
 
-class NewSecret(Struct, gc=False):
+class NewSecret(_Hidden, gc=False):
     """Response body of HMQ_SET_USER: the secret that the broker made, which nobody is told again; "": it made none."""
 
     secret: str

@@ -24,7 +24,7 @@ from halfmq.broker.http.connection import (
 from halfmq.broker.http.door import HttpFrontDoor, Route
 from halfmq.broker.listener import PortPlan, bind
 from halfmq.broker.peers.peers import Peers, Rejected
-from halfmq.broker.services.access import Access, Action
+from halfmq.broker.services.access import Access
 from halfmq.model.text_fields import Fields
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -49,7 +49,7 @@ class Stage:
         #: Requests that ``/later`` has not answered.
         self.waiting: list[Answer] = []
         self.served = 0
-        read, none = Access(Action.READ), Fields
+        read, none = Access(), Fields
         self.door.resources |= {
             "/one": Route(read, none, self.one),
             "/later": Route(read, none, lambda given, answer: self.waiting.append(answer)),
@@ -294,7 +294,7 @@ async def test_a_peer_that_reads_nothing_is_not_answered_further_and_is_closed(m
             answered += 1
             answer(200, "x" * 4_000_000)
 
-        made.door.resources["/large"] = Route(Access(Action.READ), Fields, large)
+        made.door.resources["/large"] = Route(Access(), Fields, large)
         peer = socket.create_connection(("127.0.0.1", made.port))
         peer.setblocking(False)
         peer.send(GET.replace(b"/one", b"/large") * 50)
@@ -326,9 +326,7 @@ async def trickles(peer: Peer) -> None:
 
 
 async def reads_nothing(made: Stage, peer: socket.socket) -> None:
-    made.door.resources["/large"] = Route(
-        Access(Action.READ), Fields, lambda given, answer: answer(200, "x" * 8_000_000)
-    )
+    made.door.resources["/large"] = Route(Access(), Fields, lambda given, answer: answer(200, "x" * 8_000_000))
     peer.setblocking(False)
     before = {one for one in made.door.connections if one.is_full}
     peer.send(GET.replace(b"/one", b"/large"))

@@ -8,7 +8,7 @@ from tests.support.services import HandLoop
 from halfmq.broker.http.connection import HttpConnection, HttpRequest
 from halfmq.broker.http.door import HttpFrontDoor, Route
 from halfmq.broker.peers.peers import Peers
-from halfmq.broker.services.access import Access, Action
+from halfmq.broker.services.access import Access
 from halfmq.model.text_fields import Fields, write_fields
 
 
@@ -19,7 +19,7 @@ class Two(Fields):
 
 def told(method: str, target: str, host: str | None = None) -> tuple[int, Any]:
     door, answers = HttpFrontDoor(Peers(HandLoop(), clock=lambda: 0.0), {"h"}), []  # type: tuple[HttpFrontDoor, list[tuple[int, Any]]]
-    door.resources["/a"] = Route(Access(Action.READ), Two, lambda given, answer: answer(200, write_fields(given)))
+    door.resources["/a"] = Route(Access(), Two, lambda given, answer: answer(200, write_fields(given)))
     path, _, query = target.partition("?")
     headers = {} if host is None else {"host": host}
     request = HttpRequest(

@@ -56,6 +56,8 @@ class Loop:
 class Echo:
     """A gateway that answers each frame with its body."""
 
+    users = None
+
     def __init__(self) -> None:
         self.lost: list[BrokenFrame] = []
         self.gone: list[int] = []

@@ -7,7 +7,8 @@ from tests.support.in_process import serving
 from tests.support.worst_requests import REQUESTS
 
 from halfmq.broker.remoting.commands import COMMANDS, fields_of
-from halfmq.broker.services.access import Action, Resource
+from halfmq.broker.services.access import InBody, InField
+from halfmq.model.users import Right, Scope
 from halfmq.wire.remoting import codes
 from halfmq.wire.remoting.codes import RequestCode
 
@@ -27,47 +28,62 @@ async def test_every_command_of_the_table_has_a_handler_and_no_other_code_has_on
         assert set(gateway.handlers) == set(COMMANDS) == {*RequestCode, *OURS.values()} - NOT_SERVED
         code = RequestCode.SEND_MESSAGE
         with pytest.raises(AssertionError, match="two handlers"):
-            gateway.bind(code, COMMANDS[code], None, lambda connection, request: None)
+            gateway.bind(code, COMMANDS[code], None, lambda connection, request: None, running.state)
 
 
 #: What a field of this name names. A command that has one says so in its row.
 NAMES = {
-    "topic": Resource.TOPIC, "topics": Resource.TOPIC, "topic_list": Resource.TOPIC,
-    "group": Resource.GROUP, "producer_group": Resource.GROUP, "consumer_group": Resource.GROUP, "group_name": Resource.GROUP,
-    "tx_id": Resource.TRANSACTION, "msg_id": Resource.TRANSACTION, "query": Resource.QUERY, "query_topic": Resource.QUERY,
-    "coordinator": Resource.COORDINATOR,
+    "topic": Scope.TOPIC, "topics": Scope.TOPIC, "query_topic": Scope.TOPIC,
+    "group": Scope.GROUP, "producer_group": Scope.GROUP, "consumer_group": Scope.GROUP, "group_name": Scope.GROUP,
+}  # fmt: skip
+#: Fields with such names that no right depends on: 33 names the message by its offset, replies go to a client, and statistics of a group
+#: are the group's.
+NOT_NEEDED = {
+    (RequestCode.VIEW_MESSAGE_BY_ID, "topic"), (RequestCode.SEND_REPLY_MESSAGE, "topic"), (RequestCode.SEND_REPLY_MESSAGE_V2, "topic"),
+    (RequestCode.GET_CONSUME_STATS, "topic"), (codes.HMQ_PREPARE_BATCH, "query_topic"),
 }  # fmt: skip
 #: What the body of a request names besides its fields. The others with a body: messages, limits, counts, offsets of topics in the fields,
-#: and 200, whose body is read into its fields.
-IN_BODIES = {
-    **dict.fromkeys((34, 41, 42, 46, 400, 401), frozenset({Resource.GROUP, Resource.TOPIC})),
-    **dict.fromkeys((10, 200, 310, 320, 324, 325, codes.HMQ_POSITION, codes.HMQ_PRODUCER), frozenset()),
-    **dict.fromkeys((codes.HMQ_PREPARE_BATCH, codes.HMQ_DECIDE), frozenset()),
-    codes.HMQ_UNDECIDED: frozenset({Resource.TRANSACTION}),
-}
+#: ids of transactions, users, and 200, whose body is read into its fields.
+IN_BODIES = {34, 41, 42, 46, 400, 401}
+OTHER_BODIES = {
+    10, 200, 310, 320, 324, 325, codes.HMQ_POSITION, codes.HMQ_PRODUCER, codes.HMQ_PREPARE_BATCH, codes.HMQ_DECIDE, codes.HMQ_UNDECIDED,
+    codes.HMQ_SET_USER,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("code", COMMANDS)
-def test_a_row_says_every_resource_that_its_request_names_and_where(code: int) -> None:
-    named, kind = COMMANDS[code].access.named, fields_of(code)
+def test_a_row_says_a_right_on_everything_that_its_request_names(code: int) -> None:
+    needs, kind = COMMANDS[code].access.needs, fields_of(code)
     fields = set(() if kind is None else kind.__struct_fields__)
-    by = {field for one in named for field in one.by}
-    assert by <= fields
-    assert fields.intersection(NAMES) <= by
-    # A topic or a group may be a part of the name of something else.
-    assert all(
-        one.resource in map(NAMES.get, one.by) for one in named if one.by and one.resource is not Resource.MESSAGE
-    )
-    assert bool(REQUESTS[code][1]) == (code in IN_BODIES)
-    assert {one.resource for one in named if not one.by} == IN_BODIES.get(code, set())
+    by = {need.field: need.scope for need in needs if isinstance(need, InField)}
+    assert by.keys() <= fields
+    assert {name for name in fields.intersection(NAMES) if (code, name) not in NOT_NEEDED} == by.keys()
+    assert all(NAMES[name] is scope for name, scope in by.items())
+    assert bool(REQUESTS[code][1]) == (code in IN_BODIES | OTHER_BODIES)
+    assert any(isinstance(need, InBody) for need in needs) == (code in IN_BODIES)
+
+
+@pytest.mark.parametrize("code", IN_BODIES)
+def test_a_row_says_the_rights_on_what_its_body_names(code: int) -> None:
+    (need,) = COMMANDS[code].access.needs
+    assert isinstance(need, InBody)
+    assert {(one.right, one.scope) for one in need.read(REQUESTS[code][1])} == set(need.needs)
+
+
+#: What a row for operators changes for them.
+OPERATED = {Right.ADMINISTER, Right.SETTLE}
+#: Their bodies are typed, and refuse fields that they do not know; or they change nothing.
+WITHOUT_RULES = {
+    codes.HMQ_SET_USER, codes.HMQ_USERS, codes.HMQ_REMOVE_USER, RequestCode.GET_CONSUMER_RUNNING_INFO,
+}  # fmt: skip
 
 
 def test_what_operators_change_has_rules_and_nothing_else_but_an_offset() -> None:
-    operated = {code for code, command in COMMANDS.items() if command.access.action is Action.OPERATE}
+    operated = {code for code, command in COMMANDS.items() if command.access.rights & OPERATED}
     assert {code for code, command in COMMANDS.items() if command.rules} - operated == {
         RequestCode.UPDATE_CONSUMER_OFFSET
     }
-    assert all(COMMANDS[code].rules for code in operated)
+    assert {code for code in operated if not COMMANDS[code].rules} == WITHOUT_RULES
 
 
 def test_what_is_of_clients_alone_is_not_for_operators() -> None:
@@ -75,5 +91,6 @@ def test_what_is_of_clients_alone_is_not_for_operators() -> None:
     assert {code for code, command in COMMANDS.items() if command.of_clients} == {
         10, 11, 34, 36, 310, 320, 361, codes.HMQ_FENCE, codes.HMQ_POLL_CHECKS, codes.HMQ_PREPARE_BATCH,
     }  # fmt: skip
-    assert not any(c.of_clients for c in COMMANDS.values() if c.access.action in (Action.READ, Action.OPERATE))
+    assert not any(c.of_clients for c in COMMANDS.values() if c.access.rights & (OPERATED | {Right.DESCRIBE}))
     assert {code for code, command in COMMANDS.items() if command.while_draining} == {35, 37}
+    assert {code for code, command in COMMANDS.items() if command.of_strangers} == {codes.HMQ_LOGIN}

@@ -40,6 +40,7 @@ class Bench:
         self.unsupported: list[tuple[str, str, Subscription]] = []
         self.passed_ms = 5_000
         self.waiting = 0
+        self.connected: dict[int, FakePeer] = {}
         self.members = Members(
             self.sequencer,  # type: ignore[arg-type]
             GroupsOnUse(self.sequencer),  # type: ignore[arg-type]

@@ -41,6 +41,7 @@ class Stage:
             self,  # type: ignore[arg-type]
             self.scan,
             operator_of=lambda position: self.acted(position),
+            user_of=lambda position: "",
             properties_at=lambda position: self.properties_at(position),
             flush=self.flush,
         )

@@ -1,4 +1,4 @@
-"""Frames that crossed a socket between the Apache Java client and broker, 4.9.7 and 5.4.0, in both serialisations."""
+"""Frames that crossed a socket between the Apache Java client and broker, 4.9.7 and 5.5.0, in both serialisations."""
 
 import pytest
 from tests.support.vectors import vectors
@@ -56,7 +56,7 @@ def test_every_frame_is_read(name):
     kind, *version, header = name.split(".")
     read = decode(FRAMES[name])
     assert read.language == "JAVA"
-    assert read.version == {"4.9.7": 407, "5.4.0": 493}[".".join(version)]
+    assert read.version == {"4.9.7": 407, "5.5.0": 513}[".".join(version)]
     if kind in COMMANDS:
         code, shape = COMMANDS[kind]
         assert (read.code, type(read.ext), read.is_response) == (code, shape, False)

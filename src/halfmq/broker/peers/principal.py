@@ -1,0 +1,69 @@
+"""Who a peer is: the user of a connection, with the rights and limits that hold now. All connections of a user share one ``Principal``."""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final
+
+from halfmq.model.users import Permission, Right, Scope, User, UserLimits, allows, parse_permissions
+
+#: Remembered answers of one user, before they are forgotten together.
+_REMEMBERED_MAX: Final = 1_024
+
+
+class Principal:
+    """A user at work. ``services.users`` makes it, and changes it when an administrator changes the user."""
+
+    __slots__ = ("_granted", "_refilled_s", "_tokens", "connections", "limits", "name", "names", "permissions")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.permissions: tuple[Permission, ...] = ()
+        self.limits = UserLimits()
+        #: Numbers of the peers that are this user.
+        self.connections: set[int] = set()
+        #: Topics and groups that did not exist when the user named them first.
+        self.names: set[tuple[Scope, str]] = set()
+        #: What was found to be allowed, so that frequent requests are not examined again.
+        self._granted: set[Hashable] = set()
+        self._tokens = 0.0
+        self._refilled_s = 0.0
+
+    def become(self, user: User) -> None:
+        """Take the permissions and limits of ``user``."""
+        self.permissions = tuple(one for text in user.permissions for one in parse_permissions(text))
+        self.limits = user.limits
+        self._granted.clear()
+
+    def may(self, right: Right, scope: Scope, name: str) -> bool:
+        """Whether the user has the right on ``name``."""
+        return allows(self.permissions, right, scope, name)
+
+    def has(self, request: Hashable) -> bool:
+        """Whether a request like this one was allowed before (``grant``), with the same permissions."""
+        return request in self._granted
+
+    def grant(self, request: Hashable) -> None:
+        """Remember that such a request is allowed."""
+        if len(self._granted) >= _REMEMBERED_MAX:
+            self._granted.clear()
+        self._granted.add(request)
+
+    def wait_s(self, clock: Callable[[], float], requests: int) -> float:
+        """Count that many requests. 0: it is within the limit; else how long the user must send no other one, s. ``clock``: monotonic, s."""
+        rate = self.limits.requests_per_s
+        if not rate:
+            return 0.0
+        now_s = clock()
+        self._tokens = min(rate, self._tokens + (now_s - self._refilled_s) * rate)
+        self._refilled_s = now_s
+        self._tokens -= requests
+        return max(0.0, -self._tokens / rate)
+
+    def is_new(self, names: Iterable[tuple[Scope, str]]) -> bool:
+        """Whether the user may name these, which do not exist, too. They count from now on."""
+        if not self.limits.names:
+            return True
+        more = self.names.union(names)
+        if len(more) > self.limits.names:
+            return False
+        self.names = more
+        return True

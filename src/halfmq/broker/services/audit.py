@@ -1,0 +1,71 @@
+"""What the audit log gets: each refusal for want of a right, each login, and each administrative request with its outcome."""
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from halfmq.broker.peers.peer import Peer
+from halfmq.broker.services.access import SHOWN_MAX, Guard
+from halfmq.core.decision import Refused
+
+#: Administrative requests of all connections that are not answered; older ones are not waited for.
+_OPEN_MAX: Final = 10_000
+
+
+class Notes(Protocol):
+    """Where events go: ``broker.audit_log.AuditLog``."""
+
+    def note(self, event: Mapping[str, Any]) -> None:
+        """Write an event; never waits."""
+
+
+class Audit:
+    """Makes events of requests and of what becomes of them."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        #: Administrative requests that are not answered, by connection and number.
+        self._open: dict[tuple[int, int], dict[str, Any]] = {}
+
+    def refused(
+        self, user: str, address: str, what: str, refused: Refused, on: Mapping[str, Any] | None = None
+    ) -> None:
+        """A request was refused. ``user``: who proved it, or says so."""
+        self._notes.note(
+            {"event": "refused", "user": user, "address": address, "command": what, **(on or {}), "text": refused.text}
+        )
+
+    def asked(
+        self, peer: Peer, number: int | None, guard: Guard, fields: Any, body: bytes, refused: Refused | None
+    ) -> None:
+        """A user asked for something that is refused, or administrative. ``number``: of the request; None: it has no response."""
+        on = {"on": [str(one) for one in islice(guard.asked(fields, body), SHOWN_MAX)]}
+        if refused is not None:
+            self.refused(peer.user, peer.address, guard.what, refused, on)
+            return
+        event = {"user": peer.user, "address": peer.address, "command": guard.what, **on}
+        if number is None:
+            self._notes.note({"event": "done", **event})
+            return
+        if len(self._open) >= _OPEN_MAX:
+            self._unanswered(next(iter(self._open)))
+        self._open[peer.number, number] = event
+
+    def answered(self, peer: Peer, number: int, problem: str | None) -> None:
+        """A response leaves. ``problem``: why the request failed; None: it did not."""
+        event = self._open.pop((peer.number, number), None) if self._open else None
+        if event is not None:
+            outcome = {"event": "done"} if problem is None else {"event": "failed", "text": problem}
+            self._notes.note({**outcome, **event})
+
+    def login(self, peer: Peer) -> None:
+        """A connection proved who it is."""
+        self._notes.note({"event": "login", "user": peer.user, "address": peer.address})
+
+    def gone(self, number: int) -> None:
+        """A connection has ended: what it asked for may have been done."""
+        for key in [key for key in self._open if key[0] == number]:
+            self._unanswered(key)
+
+    def _unanswered(self, key: tuple[int, int]) -> None:
+        self._notes.note({"event": "unanswered", **self._open.pop(key)})

@@ -1,0 +1,405 @@
+"""A broker with users, through its ports: who is served as whom, what is recorded, what ends a connection."""
+
+import asyncio
+import json
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.in_process import make_broker, serving
+from tests.support.raw_client import Answer, RawClient, property_string
+from tests.support.users import FIRST, log_in, serving_users, signed
+from tests.support.waiting import soon, until
+from tests.support.worst_requests import send_ext
+
+from halfmq.broker.first_token import NAME
+from halfmq.errors import EnvironmentFailed, UsageError
+from halfmq.model.users import UserLimits
+from halfmq.wire.remoting import codes
+from halfmq.wire.remoting.codes import RequestCode, ResponseCode
+from halfmq.wire.remoting.users import CHANGE, NEW_SECRET, USERS, UserChange
+
+OK, NO = ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION
+#: Of a service that sends to its own topic.
+SHOP = ("send:topic:orders", "send:group:shop")
+BILLING = ("consume:topic:orders", "consume:group:billing")
+
+
+async def send(client: RawClient, group: str = "shop", topic: str = "orders", **properties: str) -> Answer:
+    return await client.ask(310, send_ext(group, topic, property_string(**properties)), b"a secret body")
+
+
+async def half(client: RawClient, tx_id: str, group: str = "shop", **properties: str) -> Answer:
+    return await send(client, group, TRAN_MSG="true", PGROUP=group, UNIQ_KEY=tx_id, **properties)
+
+
+def ids(number: int) -> str:
+    return f"AC10000100002A9F{number:016X}"
+
+
+def places(answer: Answer) -> dict[str, str]:
+    """For END_TRANSACTION: where a half is."""
+    return {
+        "tranStateTableOffset": answer.ext["queueOffset"],
+        "commitLogOffset": str(int(answer.ext["msgId"][-16:], 16)),
+    }
+
+
+async def end(client: RawClient, prepared: Answer, tx_id: str, *, commit: bool = True, group: str = "shop") -> Answer:
+    fields = {"producerGroup": group, "commitOrRollback": "8" if commit else "12", "msgId": tx_id, **places(prepared)}
+    return await client.ask(RequestCode.END_TRANSACTION, fields)
+
+
+def events(directory: Path) -> list[dict[str, Any]]:
+    """What the audit log says once the broker has ended."""
+    return [json.loads(line) for line in (directory / "store" / "audit.jsonl").read_text().splitlines()]
+
+
+async def closed(client: RawClient) -> None:
+    await asyncio.wait_for(client.closed.wait(), 10)
+
+
+# --- the first administrator
+
+
+async def test_the_token_makes_an_administrator_once_and_then_is_nothing(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    async with serving(store, secrets_key_file=tmp_path / "key") as running:
+        file = store / NAME
+        assert file.stat().st_mode & 0o777 == 0o600
+        token = file.read_text().strip()
+        first, other = await running.client(), await running.client()
+        for client in (first, other):
+            assert (await log_in(client, FIRST, token)).code == OK
+        mere = await first.ask(codes.HMQ_SET_USER, {}, CHANGE.encode(UserChange("ann", True, permissions=["send:*"])))
+        assert mere.code == ResponseCode.SYSTEM_BUSY
+        assert "administer:broker" in (mere.remark or "")
+        made = await first.ask(
+            codes.HMQ_SET_USER, {}, CHANGE.encode(UserChange("ann", True, permissions=["administer:*"]))
+        )
+        secret = NEW_SECRET.decode(made.body).secret
+        assert len(secret) == 43
+        await closed(first)
+        await closed(other)
+        assert not file.exists()
+        again = await running.client()
+        assert (await log_in(again, FIRST, token)).code == NO
+        ann = await running.client()
+        assert (await log_in(ann, "ann", secret)).code == OK
+    async with serving(store, secrets_key_file=tmp_path / "key") as running:
+        assert not file.exists()
+        ann = await running.client()
+        assert (await log_in(ann, "ann", secret)).code == OK
+
+
+async def test_the_token_may_do_nothing_else(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    async with serving(store, secrets_key_file=tmp_path / "key") as running:
+        token = (store / NAME).read_text().strip()
+        first = await running.client()
+        assert (await log_in(first, FIRST, token)).code == OK
+        assert (await send(first)).code == NO
+        # It is not a secret that signs.
+        signing = await running.client()
+        assert (await signing.ask(310, signed(send_ext("g", "t"), b"x", FIRST, token), b"x")).code == NO
+        named = UserChange(FIRST, True, permissions=["administer:*"])
+        assert (await first.ask(codes.HMQ_SET_USER, {}, CHANGE.encode(named))).code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_a_store_with_users_needs_their_key(tmp_path: Path) -> None:
+    async with serving_users(tmp_path):
+        pass
+    for options, error in (({}, UsageError), ({"secrets_key_file": tmp_path / "other"}, EnvironmentFailed)):
+        broker = make_broker(tmp_path / "store", **options)
+        with pytest.raises(error, match="secrets" if options else "--secrets-key-file|whose secrets"):
+            await broker.start()
+        broker.close()
+    (tmp_path / "other").write_text("A" * 43 + "=\n")
+    (tmp_path / "other").chmod(0o600)
+    broker = make_broker(tmp_path / "store", secrets_key_file=tmp_path / "other")
+    with pytest.raises(EnvironmentFailed, match="key"):
+        await broker.start()
+    broker.close()
+
+
+async def test_no_secret_is_in_the_store_nor_in_the_audit_log(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        secret = await users.add("shop", SHOP)
+        chosen = "correct horse battery"
+        assert (await users.change(UserChange("shop", False, password=chosen))).code == OK
+    written = b"".join(path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file())
+    assert b"shop" in written
+    assert secret.encode() not in written
+    assert chosen.encode() not in written
+
+
+# --- rights that a table of fields alone does not decide
+
+
+async def test_a_message_by_its_offset_is_for_who_may_consume_its_topic(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        await users.add("shop", SHOP)
+        await users.add("billing", BILLING)
+        sent = await send(await users.client("shop"))
+        offset = str(int(sent.ext["msgId"][-16:], 16))
+        shop, billing = await users.client("shop"), await users.client("billing")
+        assert (await shop.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset, "topic": "orders"})).code == NO
+        found = await billing.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset})
+        assert found.code == OK
+        assert b"a secret body" in found.body
+        # Handing it back as one's own group would copy it into a topic that one may read.
+        await users.add("thief", ("consume:group:thief", "consume:topic:mine"))
+        thief = await users.client("thief")
+        fields = {"offset": offset, "group": "thief", "delayLevel": "1", "originMsgId": "", "originTopic": "mine"}
+        assert (await thief.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == NO
+        fields = {**fields, "group": "billing"}
+        settings = {"groupName": "billing"}
+        made = await users.administrator.ask(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(settings).encode()
+        )
+        assert made.code == OK
+        assert (await billing.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == OK
+
+
+async def test_a_half_is_of_the_group_in_its_properties(tmp_path: Path) -> None:
+    """Its checks, with its body, go to that group's producers."""
+    async with serving_users(tmp_path) as users:
+        await users.add("shop", SHOP)
+        shop = await users.client("shop")
+        foreign = await send(shop, TRAN_MSG="true", PGROUP="bank", UNIQ_KEY=ids(1))
+        assert foreign.code == NO
+        assert "'bank'" in (foreign.remark or "")
+        assert (await half(shop, ids(2))).code == OK
+        # Java's clients all join this group; nobody's transactions are in it.
+        inner = await send(
+            shop, group="CLIENT_INNER_PRODUCER", TRAN_MSG="true", PGROUP="CLIENT_INNER_PRODUCER", UNIQ_KEY=ids(3)
+        )
+        assert inner.code == NO
+
+
+async def test_another_users_transaction_is_not_settled(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        await users.add("shop", SHOP)
+        await users.add("bank", ("send:topic:orders", "send:group:bank"))
+        shop, bank = await users.client("shop"), await users.client("bank")
+        prepared = await half(shop, ids(1))
+        assert (await end(bank, prepared, ids(1))).code == NO
+        assert (await end(bank, prepared, ids(1), group="bank")).code != OK
+        assert (await end(shop, prepared, ids(1))).code == OK
+
+
+async def test_a_client_id_is_its_users(tmp_path: Path) -> None:
+    """Replies to requests are sent to a client id: nobody else takes it while it is connected."""
+    async with serving_users(tmp_path) as users:
+        await users.add("shop", SHOP)
+        await users.add("bank", ("send:group:bank",))
+        shop, bank = await users.client("shop"), await users.client("bank")
+
+        def heartbeat(group: str) -> bytes:
+            return json.dumps(
+                {"clientID": "me", "producerDataSet": [{"groupName": group}], "consumerDataSet": []}
+            ).encode()
+
+        assert (await shop.ask(RequestCode.HEART_BEAT, {}, heartbeat("shop"))).code == OK
+        assert (await bank.ask(RequestCode.HEART_BEAT, {}, heartbeat("bank"))).code == NO
+        second = await users.client("shop")
+        assert (await second.ask(RequestCode.HEART_BEAT, {}, heartbeat("shop"))).code == OK
+
+
+# --- who it was
+
+
+async def test_the_log_says_who_prepared_and_who_settled(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        await users.add("shop", SHOP)
+        await users.add("desk", ("settle:group:shop", "describe:group:shop"))
+        shop, desk = await users.client("shop"), await users.client("desk")
+        own = await half(shop, ids(1), HMQ_USER="bank")
+        assert (await end(shop, own, ids(1))).code == OK
+        await half(shop, ids(2))
+        fields = {
+            "group": "shop",
+            "txId": ids(2),
+            "verdict": "ROLLBACK",
+            "operator": "somebody else",
+            "reason": "ticket 4711",
+        }
+        assert (await desk.ask(codes.HMQ_RESOLVE, fields)).code == OK
+        for number, who in ((1, "shop"), (2, "desk")):
+            story = await desk.ask(codes.HMQ_STORY, {"group": "shop", "txId": ids(number)})
+            text = " ".join(json.loads(story.body))
+            assert f"user {who}" in text or f"operator {who}" in text, text
+            assert "bank" not in text
+            assert "somebody else" not in text
+    log = b"".join(path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file())
+    assert b"HMQ_USER\x01shop\x02" in log
+    assert b"HMQ_USER\x01bank\x02" not in log
+
+
+async def test_the_audit_log_has_every_refusal_and_every_administrative_action(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        await users.add("shop", SHOP)
+        shop, stranger = await users.client("shop"), await users.client()
+        for _ in range(5):
+            assert (await send(shop, topic="payments")).code == NO
+        assert (await send(stranger)).code == NO
+        topic = {"topic": "made", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        assert (await users.administrator.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)).code == OK
+        missing = {"group": "shop", "txId": ids(9), "verdict": "COMMIT", "operator": "x", "reason": "y"}
+        assert (await users.administrator.ask(codes.HMQ_RESOLVE, missing)).code != OK
+        # One-way: there is no response, and the line is written nevertheless.
+        shop.tell(310, send_ext("shop", "payments"), b"x")
+        assert (await shop.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).code == OK
+    found = events(tmp_path)
+    refused = [one for one in found if one["event"] == "refused"]
+    assert sum(one.get("count", 1) for one in refused if one.get("user") == "shop") == 6
+    assert [one for one in refused if "user" not in one]
+    assert {one["command"] for one in refused} == {"SEND_MESSAGE_V2"}
+    done = {(one["command"], one["event"]) for one in found if one["event"] in ("done", "failed")}
+    assert {("UPDATE_AND_CREATE_TOPIC", "done"), ("HMQ_RESOLVE", "failed"), ("HMQ_SET_USER", "done")} <= done
+    assert [one for one in found if one["event"] == "login" and one["user"] == "shop"]
+
+
+# --- what changes while a user is connected
+
+
+async def test_a_secret_is_rotated_while_both_are_valid_and_nobody_is_cut_off(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        before = await users.add("shop", SHOP)
+        shop = await users.client("shop")
+        change = UserChange("shop", False, secret="", old_secret_s=600)
+        after = NEW_SECRET.decode((await users.change(change)).body).secret
+        assert after not in ("", before)
+        assert (await send(shop)).code == OK
+        for secret in (before, after):
+            client = await users.client()
+            assert (await log_in(client, "shop", secret)).code == OK
+        listed = USERS.decode((await users.administrator.ask(codes.HMQ_USERS, {"max": "10"})).body)
+        assert {one.user: one.secrets for one in listed} == {"root": 1, "shop": 2}
+        last = NEW_SECRET.decode((await users.change(UserChange("shop", False, secret=""))).body).secret
+        for secret, code in ((before, NO), (after, NO), (last, OK)):
+            client = await users.client()
+            assert (await log_in(client, "shop", secret)).code == code
+        assert (await send(shop)).code == OK
+
+
+async def test_what_a_user_loses_is_lost_at_once(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        await users.add("shop", SHOP)
+        shop = await users.client("shop")
+        assert (await send(shop)).code == OK
+        assert (await users.change(UserChange("shop", False, permissions=["send:topic:other"]))).code == OK
+        await closed(shop)
+        shop = await users.client("shop")
+        assert (await send(shop)).code == NO
+        await users.remove("shop")
+        await closed(shop)
+        late = await users.client()
+        assert (await log_in(late, "shop", users.secrets["shop"])).code == NO
+        # The last administrator stays.
+        refused = await users.administrator.ask(codes.HMQ_REMOVE_USER, {"user": "root", "reason": "x"})
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+
+
+async def test_changes_of_one_user_begin_with_what_the_one_before_left(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        await users.add("shop", SHOP)
+        other = await users.client("root")
+        first = users.change(UserChange("shop", False, permissions=["send:topic:a"], password="correct horse"))
+        second = other.ask(
+            codes.HMQ_SET_USER, {}, CHANGE.encode(UserChange("shop", False, limits=UserLimits(connections=3)))
+        )
+        answers = await soon(asyncio.gather(first, second))
+        assert [answer.code for answer in answers] == [OK, OK]
+        (shop,) = [u for u in USERS.decode((await other.ask(codes.HMQ_USERS, {"max": "10"})).body) if u.user == "shop"]
+        assert (shop.permissions, shop.limits.connections, shop.has_password) == (["send:topic:a"], 3, True)
+
+
+# --- limits
+
+
+async def test_connections_of_a_user_are_limited(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        secret = await users.add("shop", SHOP, limits=UserLimits(connections=2))
+        first, _ = await users.client("shop"), await users.client("shop")
+        third = await users.client()
+        answer = await log_in(third, "shop", secret)
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        assert "'shop' has 2 connections" in (answer.remark or "")
+        await closed(third)
+        await first.close()
+        await until(lambda: len(users.running.broker._peers.connected) == 3, "it is gone")
+        assert (await log_in(await users.client(), "shop", secret)).code == OK
+
+
+async def test_a_user_that_sends_too_much_waits_and_others_do_not(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        await users.add("shop", SHOP, limits=UserLimits(requests_per_s=20))
+        await users.add("bank", ("send:topic:orders", "send:group:bank"))
+        shop, bank = await users.client("shop"), await users.client("bank")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        flood = [asyncio.create_task(send(shop)) for _ in range(40)]
+        for _ in range(20):
+            assert (await send(bank, "bank")).code == OK
+        assert sum(task.done() for task in flood) < 40
+        assert {answer.code for answer in await soon(asyncio.gather(*flood))} == {OK}
+        assert loop.time() - began >= 0.9  # 40 requests at 20/s, of which 20 may come at once
+
+
+async def test_names_that_a_user_makes_are_limited(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        await users.add("shop", ("send:topic:*", "send:group:shop"), limits=UserLimits(names=3))
+        shop = await users.client("shop")
+        answers = [await send(shop, topic=f"t{number}") for number in range(4)]
+        assert [answer.code for answer in answers] == [OK, OK, ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_BUSY]
+        assert "'shop' has named 3" in (answers[-1].remark or "")
+        assert (await send(shop, topic="t1")).code == OK
+
+
+async def test_undecided_transactions_of_a_user_are_limited(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        await users.add("shop", SHOP, limits=UserLimits(undecided=2))
+        await users.add("bank", ("send:topic:orders", "send:group:bank"))
+        shop, bank = await users.client("shop"), await users.client("bank")
+        prepared = [await half(shop, ids(number)) for number in range(3)]
+        assert [answer.code for answer in prepared] == [OK, OK, ResponseCode.SYSTEM_BUSY]
+        assert "'shop'" in (prepared[-1].remark or "")
+        assert (await half(bank, ids(9), "bank")).code == OK
+        assert (await end(shop, prepared[0], ids(0))).code == OK
+        assert (await half(shop, ids(4))).code == OK
+
+
+# --- the HTTP port
+
+
+async def get(port: int, path: str, user: str = "", password: str = "") -> tuple[int, dict[str, Any]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    given = f"Authorization: Basic {b64encode(f'{user}:{password}'.encode()).decode()}\r\n" if user else ""
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{given}Connection: close\r\n\r\n".encode())
+    raw = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    head, _, body = raw.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+async def test_the_http_port_asks_who_it_is_and_lets_probes_pass(tmp_path: Path) -> None:
+    async with serving_users(tmp_path, http_port=0) as users:
+        port = users.running.ports.http
+        assert port is not None
+        await users.add("shop", SHOP)
+        await users.add("desk", ("describe:*",), password="correct horse battery")
+        assert (await get(port, "/health"))[0] == 200
+        for path in ("/transactions/undecided", "/transactions/damaged", "/transactions/undecided?group=shop"):
+            assert (await get(port, path))[0] == 401
+            assert (await get(port, path, "desk", "wrong"))[0] == 401
+            assert (await get(port, path, "nobody", "correct horse battery"))[0] == 401
+            assert (await get(port, path, "desk", "correct horse battery"))[0] == 200
+            assert (await get(port, path, "desk", users.secrets["desk"]))[0] == 200
+        shop = "shop", users.secrets["shop"]
+        assert (await get(port, "/transactions/undecided", *shop))[0] == 403
+        assert (await get(port, "/transactions/undecided?group=shop", *shop))[0] == 200
+        assert (await get(port, "/transactions/undecided?group=bank", *shop))[0] == 403
+    refused = [one for one in events(tmp_path) if one["event"] == "refused"]
+    assert {one["command"] for one in refused} == {"GET /transactions/undecided", "GET /transactions/damaged"}
