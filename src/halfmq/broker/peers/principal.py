@@ -48,7 +48,7 @@ class Principal:
         self._granted.add(request)
 
     def wait_s(self, clock: Callable[[], float], requests: int) -> float:
-        """Count that many requests. 0: it is within the limit; else how long the user must send no other one, s. ``clock``: monotonic, s."""
+        """Count that many requests. 0: within the limit; else how long the user must send no other one, s. ``clock``: monotonic, s."""
         rate = self.limits.requests_per_s
         if not rate:
             return 0.0

@@ -188,7 +188,7 @@ COMMANDS: Final[dict[int, Command]] = {
     # --- halfmq's own
     codes.HMQ_POSITION: Command(
         Lookups.position,
-        Access((InField(Right.DESCRIBE, Scope.TOPIC, "topics", ",", all_if_empty=False),)),
+        Access((InField(Right.DESCRIBE, Scope.TOPIC, "topics", ","),)),
         fields=position.PositionFields,
     ),
     codes.HMQ_TRANSACTIONS: Command(Operators.transactions, _DESCRIBE_GROUP, fields=operators.TransactionsFields),

@@ -105,9 +105,9 @@ class Transactions:
         properties_at: Callable[[int], bytes],
         flush: Callable[[], None],
     ) -> None:
-        """``operator_of``: the operator behind the verdict at a log position (``CommitLog.operator_of``). ``user_of``: the user who gave it (``CommitLog.user_of``). ``properties_at``: those of the
-        message at a log position (``CommitLog.properties_at``). ``flush``: called after responses that belong to no request and no turn of
-        the sequencer, so that they are sent.
+        """``operator_of``, ``user_of``: the operator behind the verdict at a log position, and the user who gave it (``CommitLog``).
+        ``properties_at``: those of the message at a log position (``CommitLog.properties_at``). ``flush``: called after responses that
+        belong to no request and no turn of the sequencer, so that they are sent.
         """
         self._sequencer = sequencer
         self._time = time
