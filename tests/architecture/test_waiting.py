@@ -15,7 +15,7 @@ ENDLESS_S = 30
 #: What comes at all comes within this time, on any machine.
 PATIENT_S = 20
 #: The shared waiting itself; programs that make load at a pace of their own; and the simulation, whose time is virtual throughout.
-EXEMPT = ("support/waiting.py", "run.py", "bench/", "soak/", "simulation/", "compat/stock_history.py")
+EXEMPT = ("support/waiting.py", "run.py", "bench/", "soak/", "attack/", "simulation/", "compat/stock_history.py")
 
 
 def impatient(source: str) -> list[int]:

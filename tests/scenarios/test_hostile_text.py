@@ -406,6 +406,12 @@ CASES: dict[str, Callable[..., None] | None] = {
     "pipeline script": None,
     # Its output is the log: test_log_lines_of_a_broker_under_hostile_names_are_escaped.
     "serve": None,
+    # Names and permissions of users are of a few characters, whoever gives them (``model.users``).
+    "user add": None,
+    "user set": None,
+    "user rotate": None,
+    "user list": None,
+    "user remove": None,
     # They start their broker and its clients themselves.
     "bench tx": None,
     "bench restart": None,

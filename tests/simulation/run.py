@@ -308,10 +308,12 @@ class Run:
         deadline_ms = self.scheduler.now_us // 1_000 + SETTLE_MS
         quiet_until_ms = self.scheduler.now_us // 1_000 + 2_000
         busy = 0  # for this many consecutive inspections: a heartbeat in transit is no work
+        busy_at_ms = 0  # a job that ended late has sent messages whose retries have the time of the groups from then on
         while True:
             now_ms = self.scheduler.now_us // 1_000
             busy = busy + 1 if self._busy() else 0
-            if now_ms > deadline_ms and (busy > _BUSY_LOOKS or now_ms > deadline_ms + _GROUPS_MS):
+            busy_at_ms = now_ms if busy else busy_at_ms
+            if now_ms > deadline_ms and (busy > _BUSY_LOOKS or now_ms > max(deadline_ms, busy_at_ms) + _GROUPS_MS):
                 left = self._undecided() or [f"(nothing, but {self._goes_on()})"]
                 raise Violation(f"Progress: {left} are undecided {SETTLE_MS} ms after everything healed", left[0])
             self.pass_time(now_ms + _STEP_MS)

@@ -1,6 +1,5 @@
 """Who may send what: every command of the table, against everybody who might send it. A new command is in it by its row."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 import pytest_asyncio
 from tests.support.raw_client import RawClient
 from tests.support.users import ADMINISTRATOR, WithUsers, log_in, serving_users, signed
+from tests.support.waiting import soon
 from tests.support.worst_requests import REQUESTS, json_frame
 
 from halfmq.broker.remoting.commands import COMMANDS
@@ -143,7 +143,7 @@ async def test_a_proof_is_good_once_and_on_its_own_connection(users: WithUsers) 
         await target.ask(HMQ_LOGIN, {"user": "none"})
         answer = await target.ask(HMQ_LOGIN, replayed)
         assert answer.code == NO
-        await asyncio.wait_for(target.closed.wait(), 10)
+        await soon(target.closed.wait())
     other = await users.client()
     await other.ask(HMQ_LOGIN, {"user": ADMINISTRATOR})
     assert (await other.ask(HMQ_LOGIN, {**replayed, "user": ADMINISTRATOR})).code == NO

@@ -57,7 +57,7 @@ def events(directory: Path) -> list[dict[str, Any]]:
 
 
 async def closed(client: RawClient) -> None:
-    await asyncio.wait_for(client.closed.wait(), 10)
+    await soon(client.closed.wait())
 
 
 # --- the first administrator
@@ -378,7 +378,7 @@ async def get(port: int, path: str, user: str = "", password: str = "") -> tuple
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     given = f"Authorization: Basic {b64encode(f'{user}:{password}'.encode()).decode()}\r\n" if user else ""
     writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{given}Connection: close\r\n\r\n".encode())
-    raw = await asyncio.wait_for(reader.read(), 10)
+    raw = await soon(reader.read())
     writer.close()
     head, _, body = raw.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)
