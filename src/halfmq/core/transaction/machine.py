@@ -372,12 +372,12 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
 
 def _requested_by(user: str, decided: DecisionTuple) -> DecisionTuple:
     """The decision on a verdict with the user who requested it, if it has records. The verdict is the last of them."""
-    records, *rest = decided
+    records, reply, effects, events, begins_segment = decided
     if not user or not records:
         return decided
     *copies, verdict = records
-    verdict = replace(verdict, size=verdict.size + len(user), user=user)
-    return Decision((*copies, verdict), *rest)
+    stated = replace(verdict, size=verdict.size + len(user), user=user)
+    return (*copies, stated), reply, effects, events, begins_segment
 
 
 def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) -> DecisionTuple:
