@@ -120,8 +120,8 @@ PLANTS: Final = (
         2,
         "a rollback record is followed by the queues as a commit",
         "core/transaction/machine.py",
-        "        decided = _roll_back(state, known, command.decided_by, command.user)\n",
-        "        decided = _commit(state, known, command.decided_by, now_ms, command.user)\n",
+        "        decided = _requested_by(command.user, _roll_back(state, known, command.decided_by))\n",
+        "        decided = _requested_by(command.user, _commit(state, known, command.decided_by, now_ms))\n",
     ),
     Plant(
         "check-raised-is-rollback",
@@ -236,11 +236,11 @@ PLANTS: Final = (
         4,
         "each message of a transaction gets a commit record of its own",
         "core/transaction/machine.py",
-        "    size = committed_size(known.group, known.tx_id, len(refs), user)\n"
-        "    record = Committed(offset, size, known.group, known.tx_id, decided_by, tuple(refs), user)\n"
+        "    size = committed_size(known.group, known.tx_id, len(refs))\n"
+        "    record = Committed(offset, size, known.group, known.tx_id, decided_by, tuple(refs))\n"
         "    return Decision((*copies, record), ",
-        "    records = []\n    for ref in refs:\n        size = committed_size(known.group, known.tx_id, 1, user)\n"
-        "        records.append(Committed(offset, size, known.group, known.tx_id, decided_by, (ref,), user))\n"
+        "    records = []\n    for ref in refs:\n        size = committed_size(known.group, known.tx_id, 1)\n"
+        "        records.append(Committed(offset, size, known.group, known.tx_id, decided_by, (ref,)))\n"
         "        offset += size\n    return Decision((*copies, *records), ",
     ),
     Plant(

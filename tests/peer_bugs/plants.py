@@ -153,8 +153,8 @@ def commit_is_a_loop_over_the_queues(patch: pytest.MonkeyPatch) -> None:
     committed = apply_module._APPLY[Committed]
     commit = machine._commit
 
-    def one_half(state: Any, known: Any, decided_by: Any, offset: int, now_ms: int, user: str) -> Any:
-        return commit(state, replace(known, halves=known.halves[:1], count=1), decided_by, now_ms, user)
+    def one_half(state: Any, known: Any, decided_by: Any, offset: int, now_ms: int) -> Any:
+        return commit(state, replace(known, halves=known.halves[:1], count=1), decided_by, now_ms)
 
     def shows_one(state: Any, record: Committed) -> None:
         group = state.producer_groups[record.group]

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from halfmq import limits
 from halfmq.core.base import apply_base
 from halfmq.core.base_bytes import (
@@ -259,14 +261,14 @@ def _half(state: State, record: HalfRecord) -> None:
         if not undecided:
             derived.undecided_groups += 1
         coordinator = record.coordinator
-        user = record.user
         known = undecided[tx_id] = Undecided(
-            group_name, tx_id, (half,), count, now_ms, grace_until_ms, 0, grace_until_ms, coordinator, user
+            group_name, tx_id, (half,), count, now_ms, grace_until_ms, 0, grace_until_ms, coordinator
         )
+        if record.user:
+            known = undecided[tx_id] = replace(known, user=record.user)
+            count_of_user(state, record.user, 1)
         if coordinator is not None:
             enter_of_coordinator(state, known)
-        if user:
-            count_of_user(state, user, 1)
         schedule(state, group, tx_id, grace_until_ms)
     else:
         _join(state, group, known, half, count, grace_until_ms)

@@ -741,7 +741,8 @@ def decided_size(
 
 
 def committed_size(group: str, tx_id: str, refs: int, user: str = "") -> int:
-    return VERDICT_HEAD.size + len(group) + len(tx_id) + refs * REF_BYTES + len(user)
+    size = VERDICT_HEAD.size + len(group) + len(tx_id) + refs * REF_BYTES
+    return size + len(user) if user else size  # a call of ``len`` for each commit otherwise
 
 
 def rolled_back_size(group: str, tx_id: str, halves: int, user: str = "") -> int:

@@ -90,10 +90,6 @@ def send_command(
     """
     properties = request.properties.encode()
     values = common_values(properties)
-    pairs = values[0]
-    if pairs and _HMQ_USER in pairs:
-        properties = without(properties, HMQ_USER)
-        values = common_values(properties)
     is_half = values[1] == b"true" or values[1].lower() == b"true"
     if (is_half or request.sys_flag & SYS_TRANSACTION_MASK == SYS_PREPARED) and not (
         request.reconsume_times > 0
@@ -103,11 +99,14 @@ def send_command(
             return _PREPARED_WITHOUT_PROPERTY
         command = _half(connection, born_host, request, body, properties, values)
         return _by_user(command, user) if user and type(command) is SendHalf else command
+    pairs = values[0]
+    if pairs and _HMQ_USER in pairs:
+        properties = without(properties, HMQ_USER)
     tag_hash, key_hash, keys = plain_facts(values)
     return SendMessage(
         connection, request.group, request.topic, request.default_queues, request.queue_id, request.sys_flag,
         request.born_time_ms, request.flag, properties, request.reconsume_times, request.max_reconsume_times, body, born_host,
-        request.sent_again, values[3].decode(), tag_hash, key_hash, keys, delay_in(values[0]),
+        request.sent_again, values[3].decode(), tag_hash, key_hash, keys, delay_in(pairs),
     )  # fmt: skip
 
 
@@ -169,6 +168,8 @@ def _half(
     )  # 32 is almost every one
     coordinator = None
     if pairs:
+        if _HMQ_USER in pairs:
+            properties = without(properties, HMQ_USER)
         if _HMQ_COORDINATOR in pairs:
             coordinator = coordinator_in(pairs)
             if coordinator is None:

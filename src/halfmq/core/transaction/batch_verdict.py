@@ -10,10 +10,10 @@ from halfmq.core.state import State, Undecided, next_offset
 from halfmq.model.records import BatchRef, Decided, DecidedBy, Half, decided_size
 
 
-def commit_batches(state: State, known: Undecided, decided_by: DecidedBy, user: str = "") -> Decision:
+def commit_batches(state: State, known: Undecided, decided_by: DecidedBy) -> Decision:
     """The verdict COMMIT on a complete transaction of half batches that is not a batch of a query."""
     copies, halves, offset = halves_in_segment(state, known, next_offset(state))
-    record, wakes = decided_record(state, known.group, known.tx_id, halves, {""}, decided_by, b"", offset, user=user)
+    record, wakes = decided_record(state, known.group, known.tx_id, halves, {""}, decided_by, b"", offset)
     return Decision((*copies, record), Settled(known.group, known.tx_id, True, record.offset, False), wakes)
 
 

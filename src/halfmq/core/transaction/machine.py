@@ -101,7 +101,6 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
     tx_id = command.tx_id
     group = state.producer_groups.get(group_name)
     known = None
-    user = command.user
     coordinator = command.coordinator
     if coordinator is not None:
         superseded = refuse_superseded(state, group_name, coordinator)
@@ -112,7 +111,7 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
         if known is not None:
             if known.coordinator != coordinator:
                 return Decision(NOTHING, still_undecided(tx_id, "another process, or another coordinator, prepared it"))
-            if known.user != user:
+            if known.user != command.user:
                 return Decision(NOTHING, still_undecided(tx_id, OTHER_USER))
             answered = _prepared_before(known, command, topic)
             if answered is not None:
@@ -121,10 +120,6 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
             return Decision(NOTHING, already_settled(tx_id, group.settled[tx_id]))
     if coordinator is not None and known is None:
         too_many = refuse_another(state, group_name, coordinator)
-        if too_many is not None:
-            return Decision(NOTHING, too_many)
-    if user and known is None:
-        too_many = refuse_of_user(state, user)
         if too_many is not None:
             return Decision(NOTHING, too_many)
     if command.searched_to >= 0 and known is None:
@@ -164,8 +159,13 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
         command.sys_flag & STORED_BITS, command.born_time_ms, born_host, now_ms, settings.store_host,
         command.reconsume_times, 0, body, crc32(body) & 0x7FFFFFFF, properties, group_name, tx_id, command.index,
         command.count, command.tag_hash, command.key_hash, command.id_hash, delay, command.grace_ms, command.keys, command.has_marker,
-        coordinator, user,
+        coordinator,
     )  # fmt: skip
+    if command.user:
+        too_many = refuse_of_user(state, command.user) if known is None else None
+        if too_many is not None:
+            return Decision(NOTHING, too_many)
+        record = replace(record, user=command.user)
     reply = Sent(offset, queue_id, half_index, command.unique_id)
     return (*made, record) if made else (record,), reply, NOTHING, NOTHING, False
 
@@ -303,12 +303,14 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> DecisionTu
         if refused is not None:
             return Decision(NOTHING, refused)
     if wanted is _COMMIT:
-        decided = _commit(state, known, command.decided_by, now_ms, command.user)
+        decided = _commit(state, known, command.decided_by, now_ms)
+        if command.user:
+            decided = _requested_by(command.user, decided)
         if command.decided_by >= DecidedBy.OPERATOR:
             decided = with_comparison(state, known, decided, "", now_ms)
         return _settled(group, tx_id, decided) if group.session.in_flight or group.session.last_unknown else decided
     if wanted is _ROLLBACK:
-        decided = _roll_back(state, known, command.decided_by, command.user)
+        decided = _requested_by(command.user, _roll_back(state, known, command.decided_by))
         if command.decided_by >= DecidedBy.OPERATOR:
             decided = with_comparison(state, known, decided, "", now_ms)
         return _settled(group, tx_id, decided)
@@ -346,11 +348,12 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
     if known is not None:
         by = command.by or Actor(command.operator)
         if command.wanted == RequestedVerdict.COMMIT:
-            decided = _commit(state, known, DecidedBy.OPERATOR, now_ms, command.user)
+            decided = _commit(state, known, DecidedBy.OPERATOR, now_ms)
             action = OperatorAction.COMMIT
         else:
-            decided = _roll_back(state, known, DecidedBy.OPERATOR, command.user)
+            decided = _roll_back(state, known, DecidedBy.OPERATOR)
             action = OperatorAction.ROLL_BACK
+        decided = _requested_by(command.user, decided)
         decided = with_comparison(state, known, decided, by.name, now_ms)
         decision = Decision._make(_settled(group, command.tx_id, decided) if group is not None else decided)
         return signed(decision, action, command.tx_id, by)
@@ -367,7 +370,17 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
     )
 
 
-def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int, user: str) -> DecisionTuple:
+def _requested_by(user: str, decided: DecisionTuple) -> DecisionTuple:
+    """The decision on a verdict with the user who requested it, if it has records. The verdict is the last of them."""
+    records, reply, effects, events, begins_segment = decided
+    if not user or not records:
+        return decided
+    *copies, verdict = records
+    stated = replace(verdict, size=verdict.size + len(user), user=user)
+    return (*copies, stated), reply, effects, events, begins_segment
+
+
+def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) -> DecisionTuple:
     halves = known.halves
     count = known.count
     if count != len(halves):
@@ -383,7 +396,7 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int, 
     segment = offset - offset % state.settings.segment_bytes
     half = halves[0]
     if count != 1 or half.offset < segment or half.delay or half.batch is not None:
-        return _commit_many(state, known, decided_by, offset, now_ms, user)
+        return _commit_many(state, known, decided_by, offset, now_ms)
     # The common case: one half in the current segment.
     group_name = known.group
     tx_id = known.tx_id
@@ -394,18 +407,15 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int, 
         half.offset, half.message_bytes, half.first_offset, half.half_index, topic_id, queue_id, topic.ends[queue_id],
         0, half.tag_hash, half.key_hash,
     )  # fmt: skip
-    size = committed_size(group_name, tx_id, 1, user)
-    record = Committed(offset, size, group_name, tx_id, decided_by, (ref,), user)
+    record = Committed(offset, committed_size(group_name, tx_id, 1), group_name, tx_id, decided_by, (ref,))
     reply = Settled(group_name, tx_id, True, offset, False)
     return (record,), reply, topic.wakes[queue_id], NOTHING, False
 
 
-def _commit_many(
-    state: State, known: Undecided, decided_by: DecidedBy, offset: int, now_ms: int, user: str
-) -> Decision:
+def _commit_many(state: State, known: Undecided, decided_by: DecidedBy, offset: int, now_ms: int) -> Decision:
     """Copy halves of older segments forward, then one record makes all halves visible."""
     if known.halves[0].batch is not None:
-        return commit_batches(state, known, decided_by, user)
+        return commit_batches(state, known, decided_by)
     copies, halves, offset = halves_in_segment(state, known, offset)
     refs: list[Ref] = []
     ends: dict[tuple[int, int], int] = {}
@@ -425,13 +435,13 @@ def _commit_many(
                 queue_offset, due_ms, half.tag_hash, half.key_hash,
             )
         )  # fmt: skip
-    size = committed_size(known.group, known.tx_id, len(refs), user)
-    record = Committed(offset, size, known.group, known.tx_id, decided_by, tuple(refs), user)
+    size = committed_size(known.group, known.tx_id, len(refs))
+    record = Committed(offset, size, known.group, known.tx_id, decided_by, tuple(refs))
     return Decision((*copies, record), Settled(known.group, known.tx_id, True, offset, False), tuple(wakes))
 
 
-def _roll_back(state: State, known: Undecided, decided_by: DecidedBy, user: str) -> DecisionTuple:
-    record = roll_back(known, decided_by, next_offset(state), user)
+def _roll_back(state: State, known: Undecided, decided_by: DecidedBy) -> DecisionTuple:
+    record = roll_back(known, decided_by, next_offset(state))
     return Decision((record,), Settled(known.group, known.tx_id, False, record.offset, False))
 
 
