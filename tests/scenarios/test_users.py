@@ -14,7 +14,7 @@ from tests.support.in_process import Running, serving
 from tests.support.waiting import until
 from typer.testing import CliRunner, Result
 
-from halfmq import AsyncClient, Client, LoginFailed, NotAuthorized
+from halfmq import AsyncClient, Client, LoginFailed, NotAuthorized, Outcome, compose
 from halfmq.broker.first_token import NAME as TOKEN
 from halfmq.broker.services.users import FIRST
 from halfmq.cli import tx, user
@@ -245,6 +245,22 @@ async def test_a_consumer_whose_user_was_refused_goes_on_with_a_new_secret(tmp_p
                 second = await messages.get(30)
                 assert second is not None
                 assert (first.text(), second.text()) == ("before", "after")
+
+
+async def test_who_may_not_be_a_member_of_the_group_is_told_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its heartbeat is refused, and it is a halfmq broker all the same."""
+    async with site(tmp_path) as here:
+        url = await here.add("shop", *SHOP)
+        mq = AsyncClient(url, group="other")
+        mq.add_check("order.create", lambda check: Outcome.COMMIT)
+        async with mq:
+            (connection,) = mq._context.brokers.established()
+            assert "no right to send on group 'other' (code 16)" in caplog.text, "its first heartbeat is refused"
+            assert connection.is_halfmq
+            with pytest.raises(NotAuthorized, match=r"send on group 'other'.*code 16"):
+                await mq.prepare([compose("orders", b"x")], tx_id="chosen", name="order.create")
 
 
 async def test_a_removed_user_is_gone_at_once(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from halfmq.client.connection import Connection, NoAnswer
 from halfmq.client.log import log
-from halfmq.wire.remoting.codes import EXT_VERSION, RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import EXT_VERSION, LANGUAGE_OURS, RequestCode, ResponseCode
 from halfmq.wire.remoting.heartbeat import ConsumerGroup, HeartbeatBody, encode_heartbeat
 
 #: Precedent: RocketMQ ``heartbeatBrokerInterval``.
@@ -100,7 +100,9 @@ class Membership:
                 connection.address, self.client_id, answer.remark, answer.code,
             )  # fmt: skip
         connection.version = answer.version
-        connection.is_halfmq = EXT_VERSION in answer.ext
+        # A refusal, as for a group that the user may not use, has no fields.
+        is_refused_by_ours = answer.code == ResponseCode.NO_PERMISSION and answer.language == LANGUAGE_OURS
+        connection.is_halfmq = is_refused_by_ours or EXT_VERSION in answer.ext
 
     async def leave(self, connection: Connection, timeout_s: float) -> None:
         """Unregister all groups, so that other members take over at once.
