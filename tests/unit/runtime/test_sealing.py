@@ -121,7 +121,7 @@ KEY = base64.b64encode(bytes(range(32)))
         base64.b64encode(bytes(31)),
         base64.b64encode(bytes(33)),
         b"-----BEGIN PRIVATE KEY-----\n",
-        os.urandom(32),
+        bytes(range(0, 256, 8)),
         KEY + b"\0" * 100,
     ],
 )

@@ -12,6 +12,7 @@ from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.users import (
     CHANGE,
     NEW_SECRET,
+    NO_USERS,
     NONCE_BYTES,
     USERS,
     LoginFields,
@@ -23,9 +24,7 @@ from halfmq.wire.remoting.users import (
     server_proof,
 )
 
-_NO_USERS = Refused(
-    Why.NOT_NOW, "this broker has no users: everybody may do everything (halfmq serve --secrets-key-file)"
-)
+_NO_USERS = Refused(Why.NOT_NOW, f"{NO_USERS}: everybody may do everything (halfmq serve --secrets-key-file)")
 
 
 class UserCommands(Handlers):

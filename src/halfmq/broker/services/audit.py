@@ -32,7 +32,14 @@ class Audit:
     ) -> None:
         """A request was refused. ``user``: who proved it, or says so."""
         self._notes.note(
-            {"event": "refused", "user": user, "address": address, "command": what, **(on or {}), "text": refused.text}
+            {
+                "event": "refused",
+                "user": user,
+                "address": _host(address),
+                "command": what,
+                **(on or {}),
+                "text": refused.text,
+            }
         )
 
     def asked(
@@ -43,7 +50,7 @@ class Audit:
         if refused is not None:
             self.refused(peer.user, peer.address, guard.what, refused, on)
             return
-        event = {"user": peer.user, "address": peer.address, "command": guard.what, **on}
+        event = {"user": peer.user, "address": _host(peer.address), "command": guard.what, **on}
         if number is None:
             self._notes.note({"event": "done", **event})
             return
@@ -60,7 +67,7 @@ class Audit:
 
     def login(self, peer: Peer) -> None:
         """A connection proved who it is."""
-        self._notes.note({"event": "login", "user": peer.user, "address": peer.address})
+        self._notes.note({"event": "login", "user": peer.user, "address": _host(peer.address)})
 
     def gone(self, number: int) -> None:
         """A connection has ended: what it asked for may have been done."""
@@ -69,3 +76,8 @@ class Audit:
 
     def _unanswered(self, key: tuple[int, int]) -> None:
         self._notes.note({"event": "unanswered", **self._open.pop(key)})
+
+
+def _host(address: str) -> str:
+    """Without the port: what one host does over many connections is one thing."""
+    return address.rpartition(":")[0] or address
