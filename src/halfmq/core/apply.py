@@ -248,7 +248,9 @@ def _half(state: State, record: HalfRecord) -> None:
         record.key_hash, record.delay, None, record.has_marker,
     )  # fmt: skip
     now_ms = state.batch_time_ms
-    grace_until_ms = now_ms + (grace_ms if grace_ms >= 0 else default_grace_ms(state))
+    if grace_ms < 0:  # ``default_grace_ms`` inlined
+        grace_ms = state.epoch_grace_ms if state.epoch_grace_ms >= 0 else state.settings.check_immunity_ms
+    grace_until_ms = now_ms + grace_ms
     state.topics_by_id[topic_id].derived.pending += 1
     state.next_half_index = half_index + 1
     derived = state.derived
