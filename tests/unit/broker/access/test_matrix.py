@@ -139,6 +139,9 @@ async def test_a_proof_is_good_once_and_on_its_own_connection(users: WithUsers) 
     client.ask = watched  # type: ignore[method-assign]
     assert (await log_in(client, "none", secret)).code == ResponseCode.SUCCESS
     replayed = seen[-1]
+    assert (await client.ask(HMQ_LOGIN, replayed)).code == NO
+    await soon(client.closed.wait())
+    client = await users.client()
     for target in (client, await users.client()):
         await target.ask(HMQ_LOGIN, {"user": "none"})
         answer = await target.ask(HMQ_LOGIN, replayed)
