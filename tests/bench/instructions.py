@@ -3,7 +3,7 @@
 Counted by callgrind, so that a noisy machine gives the same figure. 32 transactions are open at a time on one connection,
 at durability `memory`; what came in one read is one turn. What the clients send is recorded once, from the load of
 `halfmq bench tx`, and replayed to a broker that runs under callgrind: the load itself is not counted. Two replays, one longer
-than the other, take the start away.
+than the other, take the start away. ``--user``: the connection is a user's, in a broker with users.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from halfmq.bench.load import Counts, LoadConnection, Plan
 from halfmq.broker.broker import Broker
 from halfmq.broker.config import BrokerConfig
 from halfmq.broker.remoting.gateway import Connection
+from halfmq.model.users import User
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
@@ -77,28 +78,40 @@ class _Wire(asyncio.Transport):
     abort = close
 
 
-async def _broker(directory: Path) -> Broker:
+async def _broker(directory: Path, *, has_users: bool) -> Broker:
     # No clock decides where a turn ends, or when indexes are written.
     for bound in ("INTAKE_TURN_S", "INTAKE_ALL_TURN_S", "SEQUENCER_TURN_S", "INDEX_WAIT_S"):
         setattr(limits, bound, 1e6)
     config = BrokerConfig(
-        data=directory, port=0, name_port=0, vip_channel=False, durability=Durability.MEMORY, segment_bytes=1 << 28
-    )
+        data=directory, port=0, name_port=0, vip_channel=False, durability=Durability.MEMORY, segment_bytes=1 << 28,
+        secrets_key_file=directory.with_name(f"{directory.name}.key") if has_users else None,
+    )  # fmt: skip
     broker = Broker(config, RealDisk(), SystemClock(), SystemEntropy(), asyncio.get_running_loop())
     await broker.start()
     broker._maintenance.stop()  # it works by the clock, so a slower run would count more of it
     return broker
 
 
-async def record(directory: Path) -> list[bytes]:
+def _connection(broker: Broker) -> Connection:
+    """One that has logged in, if the broker has users."""
+    connection = Connection(broker._gateway, broker._peers.next_number())
+    if broker._users is not None:
+        plan = Plan()
+        user = User((), "", (f"send:topic:{plan.topic}", f"send:group:{plan.group}"))
+        connection.become(broker._users._know("bench", user))
+        connection.logged_in()
+    return connection
+
+
+async def record(directory: Path, *, has_users: bool) -> list[bytes]:
     """What a broker reads, read by read."""
     loop = asyncio.get_running_loop()
-    broker = await _broker(directory)
+    broker = await _broker(directory, has_users=has_users)
     reads: list[bytes] = []
     ended = asyncio.Event()
     plan = Plan(threads=THREADS, transactions_max=THREADS * MANY_TURNS, seconds=1)
     load = LoadConnection(plan, 0, THREADS, Counts(), ended.set)
-    connection = Connection(broker._gateway, broker._peers.next_number())
+    connection = _connection(broker)
 
     def read(data: bytes) -> None:
         reads.append(data)
@@ -114,10 +127,10 @@ async def record(directory: Path) -> list[bytes]:
     return reads
 
 
-async def replay(directory: Path, reads: list[bytes]) -> int:
+async def replay(directory: Path, reads: list[bytes], *, has_users: bool) -> int:
     """Gives a broker ``reads``, one turn each; returns how many transactions were committed."""
-    broker = await _broker(directory)
-    connection = Connection(broker._gateway, broker._peers.next_number())
+    broker = await _broker(directory, has_users=has_users)
+    connection = _connection(broker)
     connection.connection_made(_Wire(asyncio.get_running_loop(), lambda data: None))
     for data in reads:
         connection.data_received(data)
@@ -137,16 +150,17 @@ def ran(arguments: Sequence[object], under: Sequence[str] = ()) -> subprocess.Co
     return done
 
 
-def counted(turns: int, reads: Path, directory: Path) -> tuple[int, int]:
+def counted(turns: int, reads: Path, directory: Path, user: Sequence[str]) -> tuple[int, int]:
     """(instructions, committed transactions) of a process that replays the first ``turns`` of ``reads``."""
-    done = ran(["--replay", reads, "--turns", turns, "--directory", directory], _CALLGRIND)
+    done = ran(["--replay", reads, "--turns", turns, "--directory", directory, *user], _CALLGRIND)
     found = re.search(r"Collected : (\d+)", done.stderr)
     assert found is not None, done.stderr
     return int(found[1]), int(done.stdout)
 
 
-def measure() -> dict[str, Any]:
+def measure(*, has_users: bool = False) -> dict[str, Any]:
     """``instructions`` of the broker for each committed transaction."""
+    user = ["--user"] if has_users else []
     if shutil.which("valgrind") is None:
         raise SystemExit(
             "valgrind counts the instructions and is missing. On Debian or Ubuntu: apt-get install valgrind"
@@ -154,10 +168,12 @@ def measure() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as made:
         directory = Path(made)
         reads = directory / "reads"
-        ran(["--record", reads, "--directory", directory / "recorded"])
-        ran(["--replay", reads, "--turns", 1, "--directory", directory / "compiled"])
+        ran(["--record", reads, "--directory", directory / "recorded", *user])
+        ran(["--replay", reads, "--turns", 1, "--directory", directory / "compiled", *user])
         with ThreadPoolExecutor(2) as both:
-            few, many = both.map(lambda turns: counted(turns, reads, directory / str(turns)), (FEW_TURNS, MANY_TURNS))
+            few, many = both.map(
+                lambda turns: counted(turns, reads, directory / str(turns), user), (FEW_TURNS, MANY_TURNS)
+            )
     transactions = many[1] - few[1]
     return {
         "transactions": transactions,
@@ -171,16 +187,17 @@ def main() -> None:
     parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--replay", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--turns", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--user", action="store_true", help="the connection is a user's")
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.record is not None:
-        arguments.record.write_bytes(pickle.dumps(asyncio.run(record(arguments.directory))))
+        arguments.record.write_bytes(pickle.dumps(asyncio.run(record(arguments.directory, has_users=arguments.user))))
         return
     if arguments.replay is None:
-        print(json.dumps(measure()))
+        print(json.dumps(measure(has_users=arguments.user)))
         return
     reads = pickle.loads(arguments.replay.read_bytes())
-    print(asyncio.run(replay(arguments.directory, reads[: arguments.turns])), flush=True)
+    print(asyncio.run(replay(arguments.directory, reads[: arguments.turns], has_users=arguments.user)), flush=True)
     os._exit(0)  # to end in order costs more the more there is
 
 

@@ -409,8 +409,8 @@ PLANTS: Final = (
         0,
         "a command is served whatever its row says",
         "broker/remoting/gateway.py",
-        "            handler = partial(self._serve_if_allowed, guard, handler)\n",
-        "            assert guard\n",
+        "            handler = self._guarded(Guard(code_name(code), command.access, view), handler)\n",
+        "            pass\n",
     ),
     Plant(
         "any-proof-logs-in",
@@ -441,8 +441,8 @@ PLANTS: Final = (
         0,
         "a half goes to the producers of a group that its sender may not use",
         "broker/services/sends.py",
-        "            if peer.principal is not None and not peer.may(Right.SEND, Scope.GROUP, command.group):\n",
-        "            if False:\n",
+        "                and not peer.may(Right.SEND, Scope.GROUP, command.group)\n",
+        "                and False\n",
     ),
     Plant(
         "any-message-by-its-offset",

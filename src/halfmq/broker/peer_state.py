@@ -148,7 +148,7 @@ TABLE: Final = (
     ),
     PeerState(
         "what a user was found to be allowed, and named first", "the user", "`_REMEMBERED_MAX`; names: the limit of the user", "forgotten together; with the user",
-        ("broker.peers.principal:Principal._granted", "broker.peers.principal:Principal.names"),
+        ("broker.peers.principal:Principal.granted", "broker.peers.principal:Principal.names"),
     ),
     PeerState(
         "change of a user that waits", "administrators", "`_CHANGES_MAX`", "the ones before it are durable", ("broker.services.users:Users._changing",),
@@ -220,7 +220,7 @@ TABLE: Final = (
         "cached text", "all clients", "a number of entries in each cache", "another one takes its place",
         (
             "broker.services.tag_filter:_parsed_short", "broker.services.tag_filter:_parsed_long", "model.ids:_generated_prefixes", "model.message_facts:tag_hashes",
-            "broker.services.send_commands:_group_names", "store.record_codec:_topic_tails", "store.record_codec:_texts",
+            "broker.services.send_commands:_group_names", "broker.services.send_commands:_properties_of_user", "store.record_codec:_topic_tails", "store.record_codec:_texts",
             "store.transaction_table:_group_hashes",
         ),
     ),

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from halfmq import limits
 from halfmq.core.base import apply_base
 from halfmq.core.base_bytes import (
@@ -264,10 +262,9 @@ def _half(state: State, record: HalfRecord) -> None:
             derived.undecided_groups += 1
         coordinator = record.coordinator
         known = undecided[tx_id] = Undecided(
-            group_name, tx_id, (half,), count, now_ms, grace_until_ms, 0, grace_until_ms, coordinator
+            group_name, tx_id, (half,), count, now_ms, grace_until_ms, 0, grace_until_ms, coordinator, record.user
         )
         if record.user:
-            known = undecided[tx_id] = replace(known, user=record.user)
             count_of_user(state, record.user, 1)
         if coordinator is not None:
             enter_of_coordinator(state, known)

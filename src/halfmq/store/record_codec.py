@@ -124,6 +124,10 @@ _pack_committed_head: Final = VERDICT_HEAD.only(
     kind="I", record_bytes="I", decided_by="B", group_bytes="H", id_bytes="H", count="H"
 ).pack
 
+_pack_committed_by_user: Final = VERDICT_HEAD.only(
+    kind="I", record_bytes="I", decided_by="B", user_bytes="B", group_bytes="H", id_bytes="H", count="H"
+).pack
+
 #: Head, prefix and the message up to its body in one pack, for the common message: version 1, both hosts IPv4.
 _pack_message_v4: Final = Layout(MESSAGE_HEAD, STORED_MESSAGE).only(**_MESSAGE_WORDS, **STORED_MESSAGE.fields).pack
 _pack_length: Final = struct.Struct(">H").pack
@@ -264,10 +268,14 @@ def _verdict(kind: Kind, record: Committed | RolledBack, count: int, settles: by
 
 def _committed(record: Committed, copy: Copy) -> bytes:
     refs = record.refs
-    if record.user:
-        return _verdict(Kind.COMMITTED, record, len(refs), b"".join(map(_ref, refs)))
     raw_group = record.group.encode()
     raw_id = record.tx_id.encode()
+    if record.user:
+        raw_user = record.user.encode()
+        head = _pack_committed_by_user(
+            _COMMITTED_WORD, record.size, record.decided_by, len(raw_user), len(raw_group), len(raw_id), len(refs)
+        )
+        return b"".join((head, raw_group, raw_id, *map(_ref, refs), raw_user))
     head = _pack_committed_head(_COMMITTED_WORD, record.size, record.decided_by, len(raw_group), len(raw_id), len(refs))
     if len(refs) == 1:
         return b"".join((head, raw_group, raw_id, _ref(refs[0])))

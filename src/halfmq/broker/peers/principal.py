@@ -12,7 +12,7 @@ _REMEMBERED_MAX: Final = 1_024
 class Principal:
     """A user at work. ``services.users`` makes it, and changes it when an administrator changes the user."""
 
-    __slots__ = ("_granted", "_refilled_s", "_tokens", "connections", "limits", "name", "names", "permissions")
+    __slots__ = ("_refilled_s", "_tokens", "connections", "granted", "limits", "name", "names", "permissions")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -22,8 +22,8 @@ class Principal:
         self.connections: set[int] = set()
         #: Topics and groups that did not exist when the user named them first.
         self.names: set[tuple[Scope, str]] = set()
-        #: What was found to be allowed, so that frequent requests are not examined again.
-        self._granted: set[Hashable] = set()
+        #: What was found to be allowed, by kind of request, so that frequent ones are not examined again.
+        self.granted: dict[str, set[Hashable]] = {}
         self._tokens = 0.0
         self._refilled_s = 0.0
 
@@ -31,21 +31,17 @@ class Principal:
         """Take the permissions and limits of ``user``."""
         self.permissions = tuple(one for text in user.permissions for one in parse_permissions(text))
         self.limits = user.limits
-        self._granted.clear()
+        self.granted.clear()
 
     def may(self, right: Right, scope: Scope, name: str) -> bool:
         """Whether the user has the right on ``name``."""
         return allows(self.permissions, right, scope, name)
 
-    def has(self, request: Hashable) -> bool:
-        """Whether a request like this one was allowed before (``grant``), with the same permissions."""
-        return request in self._granted
-
-    def grant(self, request: Hashable) -> None:
-        """Remember that such a request is allowed."""
-        if len(self._granted) >= _REMEMBERED_MAX:
-            self._granted.clear()
-        self._granted.add(request)
+    def grant(self, what: str, request: Hashable) -> None:
+        """Remember that such requests of this kind are allowed."""
+        if sum(map(len, self.granted.values())) >= _REMEMBERED_MAX:
+            self.granted.clear()
+        self.granted.setdefault(what, set()).add(request)
 
     def wait_s(self, clock: Callable[[], float], requests: int) -> float:
         """Count that many requests. 0: within the limit; else how long the user must send no other one, s. ``clock``: monotonic, s."""

@@ -181,8 +181,7 @@ class Gateway:
         """
         assert code not in self.handlers, f"command {code} has two handlers"
         if self.users is not None and not command.of_strangers:
-            guard = Guard(code_name(code), command.access, view)
-            handler = partial(self._serve_if_allowed, guard, handler)
+            handler = self._guarded(Guard(code_name(code), command.access, view), handler)
         if fields is not None:
             self._fields_of[code] = fields
         elif command.rules is not None:  # fields that are typed already have no others any more (15)
@@ -190,8 +189,23 @@ class Gateway:
         self._commands[code] = command
         self.handlers[code] = handler
 
+    def _guarded(self, guard: Guard, handler: Handler) -> Handler:
+        """``handler`` for requests that the connection's user may send, and a refusal for others."""
+        check = partial(self._serve_if_allowed, guard, handler)
+        key, what = guard.key, guard.what
+        if key is None or guard.is_audited:
+            return check
+
+        def serve(connection: Connection, request: Request[Any]) -> None:
+            granted = connection.principal.granted.get(what)  # type: ignore[union-attr]  # strangers do not come here
+            if granted and key(request.ext) in granted:
+                handler(connection, request)
+            else:
+                check(connection, request)
+
+        return serve
+
     def _serve_if_allowed(self, guard: Guard, handler: Handler, connection: Connection, request: Request[Any]) -> None:
-        """The handler gets only requests that the connection's user may send."""
         principal = connection.principal
         assert principal is not None
         refused = guard.refusal(principal, request.ext, request.body)

@@ -4,7 +4,7 @@ and ``Guard`` decides by it, alike for all of them. A broker without users has n
 Retry and dead-letter topics belong to their group: who may consume as the group may use them, and nobody else.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -101,8 +101,8 @@ class Guard:
             name for need in access.needs if isinstance(need, InField) for name in (need.field, need.only_with) if name
         ]
         has_others = any(isinstance(need, InBody) for need in access.needs)
-        #: What a decision depends on, if that is only some fields.
-        self._key: Callable[[Any], Any] | None = attrgetter(*fields) if fields and not has_others else None
+        #: What a decision depends on, if that is only some fields: requests that give the same are allowed alike (``Principal.granted``).
+        self.key: Callable[[Any], Hashable] | None = attrgetter(*fields) if fields and not has_others else None
 
     def refusal(self, principal: Principal, fields: Any, body: bytes) -> Refused | None:
         """Why the user may not send this request; None: it is allowed.
@@ -110,9 +110,6 @@ class Guard:
         Raises:
             ProtocolError: the body is malformed.
         """
-        key = None if self._key is None else (self.what, self._key(fields))
-        if key is not None and principal.has(key):
-            return None
         asked = list(self.asked(fields, body))
         for one in asked:
             if not _is_open(one) and not principal.may(*_owned(one)):
@@ -122,8 +119,8 @@ class Guard:
             most = principal.limits.names
             text = f"user {principal.name!r} has named {most} topics and groups that did not exist, as many as it may (halfmq user set --names)"
             return Refused(Why.LIMIT_REACHED, text)
-        if key is not None:
-            principal.grant(key)
+        if self.key is not None:
+            principal.grant(self.what, self.key(fields))
         return None
 
     def asked(self, fields: Any, body: bytes) -> Iterator[Asked]:

@@ -11,8 +11,6 @@ of its original, including TRAN_MSG, and is a plain message.
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
-from msgspec.structs import replace
-
 from halfmq import limits
 from halfmq.core.commands import BatchEntry, SendBatch, SendHalf, SendMessage
 from halfmq.core.decision import Refused, Why
@@ -29,6 +27,7 @@ from halfmq.model.properties import (
     HMQ_TX_INDEX,
     HMQ_USER,
     MSG_REGION,
+    PROPERTY_BYTE,
     TRACE_ON,
     append,
     without,
@@ -97,8 +96,7 @@ def send_command(
     ):
         if not is_half:
             return _PREPARED_WITHOUT_PROPERTY
-        command = _half(connection, born_host, request, body, properties, values)
-        return _by_user(command, user) if user and type(command) is SendHalf else command
+        return _half(connection, born_host, request, body, properties, values, user)
     pairs = values[0]
     if pairs and _HMQ_USER in pairs:
         properties = without(properties, HMQ_USER)
@@ -152,7 +150,13 @@ def batch_command(
 
 
 def _half(
-    connection: int, born_host: bytes, request: SendRequest, body: bytes, properties: bytes, values: CommonValues
+    connection: int,
+    born_host: bytes,
+    request: SendRequest,
+    body: bytes,
+    properties: bytes,
+    values: CommonValues,
+    user: str,
 ) -> SendHalf | Refused:
     pairs, _, raw_group, raw_id, _, _ = values
     if not raw_group:
@@ -184,17 +188,16 @@ def _half(
             searched_to = -1 if is_generated_id(tx_id) else 0
         if _TRACE_ON in pairs:  # a copy of a stored message
             properties = without(properties, CLUSTER, MSG_REGION, TRACE_ON)
+    if user:
+        said = _properties_of_user[user]
+        properties = properties + said if properties[-1] == PROPERTY_BYTE else b"%b\x02%b" % (properties, said)
     tag_hash, key_hash, id_hash, delay, grace_ms, keys, has_marker = half_facts(values)
     return SendHalf(
         connection, group, tx_id, index, count, request.topic, request.default_queues, request.queue_id, request.sys_flag,
         request.born_time_ms, request.flag, properties, request.reconsume_times, body, born_host, unique_id, tag_hash,
         key_hash, id_hash, delay, grace_ms, keys, searched_to, None, coordinator, has_marker,
+        user,
     )  # fmt: skip
-
-
-def _by_user(command: SendHalf, user: str) -> SendHalf:
-    said = b"%b\x01%b\x02" % (_HMQ_USER, user.encode())
-    return replace(command, properties=append(command.properties, said), user=user)
 
 
 def _group_name(raw: bytes) -> str | Refused:
@@ -205,6 +208,8 @@ def _group_name(raw: bytes) -> str | Refused:
         return Refused(Why.INVALID_PARAMETER, str(error))
 
 
+#: By user.
+_properties_of_user: Final[Cached[str, bytes]] = Cached(lambda user: b"%b\x01%b\x02" % (_HMQ_USER, user.encode()), 256)
 #: An invalid name may be as long as a property string, and is quoted: these take at most some 30 MiB.
 _group_names: Final[Cached[bytes, str | Refused]] = Cached(_group_name, 256)
 

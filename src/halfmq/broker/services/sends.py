@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from halfmq.broker.peers.peer import Peer
 from halfmq.broker.sequencer import Deliver, Sequencer
-from halfmq.broker.services.access import Asked, not_allowed, owned
+from halfmq.broker.services.access import CLIENT_INNER_PRODUCER, Asked, not_allowed, owned
 from halfmq.broker.services.chosen_ids import ChosenIds
 from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.send_commands import BatchMessage, SendRequest, batch_command, send_command
@@ -45,8 +45,11 @@ class Sends:
         """A plain message or a half message. Replies: Sent, Refused, Failed."""
         command = send_command(peer.number, peer.born_host, request, body, peer.user)
         if type(command) is SendHalf:
-            if peer.principal is not None and not peer.may(Right.SEND, Scope.GROUP, command.group):
-                # The group in its properties: its checks, with its body, go to that one's producers.
+            if (
+                peer.principal is not None
+                and (command.group != request.group or command.group == CLIENT_INNER_PRODUCER)
+                and not peer.may(Right.SEND, Scope.GROUP, command.group)
+            ):  # the group in its properties: its checks, with its body, go to that one's producers
                 deliver(context, not_allowed(peer.user, Asked(Right.SEND, Scope.GROUP, command.group)))
             elif command.searched_to < 0:
                 self._sequencer.submit_small(command, deliver, context)

@@ -105,6 +105,7 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
     group = state.producer_groups.get(group_name)
     known = None
     coordinator = command.coordinator
+    user = command.user
     if coordinator is not None:
         superseded = refuse_superseded(state, group_name, coordinator)
         if superseded is not None:
@@ -114,7 +115,7 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
         if known is not None:
             if known.coordinator != coordinator:
                 return Decision(NOTHING, still_undecided(tx_id, "another process, or another coordinator, prepared it"))
-            if known.user != command.user:
+            if known.user != user:
                 return Decision(NOTHING, still_undecided(tx_id, OTHER_USER))
             answered = _prepared_before(known, command, topic)
             if answered is not None:
@@ -154,6 +155,8 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
     if properties_bytes > limits.PROPERTIES_BYTES_MAX:
         return Decision(NOTHING, too_many_properties(properties_bytes))
     refused = refuse_half(state, group, known, size - MESSAGE_AT)
+    if user and refused is None and known is None:
+        refused = refuse_of_user(state, user)
     if refused is not None:
         return Decision(NOTHING, refused)
     half_index = state.next_half_index
@@ -162,13 +165,8 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
         command.sys_flag & STORED_BITS, command.born_time_ms, born_host, now_ms, settings.store_host,
         command.reconsume_times, 0, body, crc32(body) & 0x7FFFFFFF, properties, group_name, tx_id, command.index,
         command.count, command.tag_hash, command.key_hash, command.id_hash, delay, command.grace_ms, command.keys, command.has_marker,
-        coordinator,
+        coordinator, user,
     )  # fmt: skip
-    if command.user:
-        too_many = refuse_of_user(state, command.user) if known is None else None
-        if too_many is not None:
-            return Decision(NOTHING, too_many)
-        record = replace(record, user=command.user)
     reply = Sent(offset, queue_id, half_index, command.unique_id)
     return (*made, record) if made else (record,), reply, NOTHING, NOTHING, False
 
@@ -306,9 +304,7 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> DecisionTu
         if refused is not None:
             return Decision(NOTHING, refused)
     if wanted is _COMMIT:
-        decided = _commit(state, known, command.decided_by, now_ms)
-        if command.user:
-            decided = _requested_by(command.user, decided)
+        decided = _commit(state, known, command.decided_by, now_ms, command.user)
         if command.decided_by >= _OPERATOR:
             decided = with_comparison(state, known, decided, "", now_ms)
         return _settled(group, tx_id, decided) if group.session.in_flight or group.session.last_unknown else decided
@@ -383,7 +379,7 @@ def _requested_by(user: str, decided: DecisionTuple) -> DecisionTuple:
     return (*copies, stated), reply, effects, events, begins_segment
 
 
-def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) -> DecisionTuple:
+def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int, user: str = "") -> DecisionTuple:
     halves = known.halves
     count = known.count
     if count != len(halves):
@@ -399,7 +395,7 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
     segment = offset - offset % state.settings.segment_bytes
     half = halves[0]
     if count != 1 or half.offset < segment or half.delay or half.batch is not None:
-        return _commit_many(state, known, decided_by, offset, now_ms)
+        return _requested_by(user, _commit_many(state, known, decided_by, offset, now_ms))
     # The common case: one half in the current segment.
     group_name = known.group
     tx_id = known.tx_id
@@ -411,7 +407,9 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
         0, half.tag_hash, half.key_hash,
     )  # fmt: skip
     size = _COMMITTED_ONE_BYTES + len(group_name) + len(tx_id)
-    record = Committed(offset, size, group_name, tx_id, decided_by, (ref,))
+    if user:
+        size += len(user)
+    record = Committed(offset, size, group_name, tx_id, decided_by, (ref,), user)
     reply = Settled(group_name, tx_id, True, offset, False)
     return (record,), reply, topic.wakes[queue_id], NOTHING, False
 
