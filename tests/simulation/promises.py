@@ -34,7 +34,7 @@ class Half(NamedTuple):
 class Tx:
     """What requests and responses tell about one transaction."""
 
-    __slots__ = ("acked", "asked", "forgotten", "group", "halves", "tx", "verdict", "verdict_us")
+    __slots__ = ("acked", "asked", "by_operator", "forgotten", "group", "halves", "tx", "verdict", "verdict_us")
 
     def __init__(self, group: str, tx: str) -> None:
         self.group = group
@@ -50,6 +50,8 @@ class Tx:
         self.verdict_us = -1
         #: Durability is ``memory``, and a power loss removed part of it.
         self.forgotten = False
+        #: An operator asked for a verdict, also if somebody had asked for the same one before.
+        self.by_operator = False
 
 
 class Plain:
@@ -147,6 +149,7 @@ class Promises:
         tx = self.txs.get(event.tx)
         if tx is not None:
             tx.asked.setdefault(event.verdict, (event.t_us, event.decided_by))
+            tx.by_operator |= event.decided_by == "operator"
         self._asked[event.op] = event
 
     # --- responses ---------------------------------------------------------------------------------------------------
