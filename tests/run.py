@@ -59,7 +59,10 @@ _SLOW: Final = ("gate", "all")
 PARTS: Final = (
     Part("spark", "Spark: batches, streams, sink, jobs", 1.0, ("tests/spark", "tests/compat/test_spark_rocketmq.py"), _SLOW),
     Part("broker", "the broker in the test's process", 0.5, ("tests/unit/broker", "tests/scenarios", "tests/peer_bugs")),
-    Part("kills", "processes of every kind under SIGKILL, with databases as the oracle", 0.7, ("tests/soak",)),
+    Part(
+        "kills", "processes of every kind under SIGKILL, with databases as the oracle, and under attack", 0.7,
+        ("tests/soak", "tests/attack"),
+    ),
     Part(
         "clients", "clients and brokers that we did not write", 0.5,
         ("tests/compat", "--ignore=tests/compat/test_spark_rocketmq.py"), _SLOW,

@@ -226,6 +226,7 @@ async def _users(port: int, data: Path, directory: Path, name_port: int) -> tupl
         (directory / user).chmod(0o600)
 
     await add(first, "root", [f"{right}:*" for right in ("administer", "describe", "consume")])
+    await first.close()
     root = await RawClient.connect(port)
     await log_in(root, "root", secrets["root"])
     await add(root, "shop", ["send:topic:T", "send:group:shop"])
