@@ -162,9 +162,9 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
         coordinator,
     )  # fmt: skip
     if command.user:
-        too_many = refuse_of_user(state, command.user) if known is None else None
-        if too_many is not None:
-            return Decision(NOTHING, too_many)
+        refused = refuse_of_user(state, command.user, size - MESSAGE_AT, begins=known is None)
+        if refused is not None:
+            return Decision(NOTHING, refused)
         record = replace(record, user=command.user)
     reply = Sent(offset, queue_id, half_index, command.unique_id)
     return (*made, record) if made else (record,), reply, NOTHING, NOTHING, False
