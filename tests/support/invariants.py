@@ -102,6 +102,10 @@ def _problems(state: State) -> Iterator[str]:
         if state.session.locks_held == locks
         else f"{state.session.locks_held} queue locks are counted, which are {locks}"
     )
+    owners = Counter(
+        lock.owner for session in state.session.consumers.values() for lock in session.locks.values() if lock.owner
+    )
+    yield "" if state.session.locks_of_owner == owners else f"{state.session.locks_of_owner} locks of owners, {owners}"
     yield "" if state.log_start <= state.log_end else f"log start {state.log_start} after its end {state.log_end}"
     for start in state.bases:
         yield "" if state.log_start <= start <= state.log_end else f"a base at {start} outside of the log"

@@ -319,6 +319,8 @@ class QueueLock(NamedTuple):
 
     client_id: str
     until_ms: int
+    #: Whose the client was when it took the lock; "": nobody knows, since it is from before the start.
+    owner: str = ""
 
 
 class Jump(NamedTuple):
@@ -568,6 +570,7 @@ class SessionState:
         "groups_numbered",
         "locks_checked_at_ms",
         "locks_held",
+        "locks_of_owner",
         "offsets_due",
         "offsets_due_heap",
         "offsets_logged",
@@ -596,6 +599,8 @@ class SessionState:
         #: Number of queue locks of all groups, and time of the last search for expired ones, ms.
         self.locks_held = 0
         self.locks_checked_at_ms = 0
+        #: Owner -> number of its queue locks, if it has any.
+        self.locks_of_owner: dict[str, int] = {}
         #: Connection -> names of the producer and consumer groups in which it registered.
         self.produces: dict[int, dict[str, None]] = {}
         self.consumes: dict[int, dict[str, None]] = {}

@@ -391,7 +391,8 @@ class Members:
             if known and topic in topics and 0 <= queue_id < len(topics[topic].ends)
         ]
         if wanted:
-            self._sequencer.submit(LockQueues(group, client_id, tuple(wanted)), self._locked, (peer, answer))
+            command = LockQueues(group, client_id, tuple(wanted), owner_of(peer))
+            self._sequencer.submit(command, self._locked, (peer, answer))
         else:
             answer(Locked(()))
 
@@ -399,9 +400,10 @@ class Members:
         peer, answer = context
         if isinstance(reply, Locked) and reply.is_full and self._locks_logged.is_due("full"):
             log.warning(
-                "queue lock limit reached (%d of %d): consumers in order get no more queues until some locks expire (60 s); "
-                "the last refusal was to %s",
-                self._view.session.locks_held, limits.LOCKS_MAX, peer.address,
+                "queue lock limit reached (%d of %d, %d of them of %s, and one may have three quarters): consumers in order get no more "
+                "queues until some locks expire (60 s); the last refusal was to %s",
+                self._view.session.locks_held, limits.LOCKS_MAX, self._view.session.locks_of_owner.get(owner_of(peer), 0),
+                owner_of(peer), peer.address,
             )  # fmt: skip
         answer(reply)
 
