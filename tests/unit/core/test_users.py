@@ -462,3 +462,14 @@ def test_bytes_of_a_user_are_those_of_what_is_undecided_also_of_half_batches() -
         sent(log.do(half_batch(QueryBatch("q1", 0, run), user="flood")))
     assert set(log.state.derived.undecided_bytes_of_user) == {"flood"}
     check(log.state)
+
+
+def test_a_snapshot_brings_back_what_users_have_undecided() -> None:
+    log = shared()
+    sent(log.do(half("T0", user="shop", group="S")))
+    for index in range(2):
+        sent(log.do(half_batch(index=index, user="shop", size=3_000)))
+    state = log.reloaded(log.snapshot())
+    check(state)
+    assert state.derived.undecided_of_user == {"shop": 2}
+    assert state.derived.undecided_bytes_of_user == log.state.derived.undecided_bytes_of_user
