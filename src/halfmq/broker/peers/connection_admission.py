@@ -59,6 +59,11 @@ class ConnectionAdmission:
             return Refusal.ADDRESS
         return None
 
+    def largest(self) -> str:
+        """The address that has most of the ordinary places, and how many, as a clause. It looks at all addresses: for refusals."""
+        address = max(self._of_address, key=self._of_address.__getitem__, default="nobody")
+        return f"{self._of_address.get(address, 0)} of {self.connections_max} by {address}"
+
     def text_of(self, refusal: Refusal, host: str) -> str:
         """The refusal as a clause that names the flag of the limit."""
         if refusal is Refusal.ADDRESS:
