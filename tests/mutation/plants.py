@@ -833,8 +833,8 @@ PLANTS: Final = (
         0,
         "what a closed connection subscribed to is kept in memory",
         "broker/services/members.py",
-        "sum(self._subscribed.pop(number, {}).values())\n",
-        "sum(self._subscribed.get(number, {}).values())\n",
+        "for group in list(self._subscribed.get(number, ())):\n",
+        "for group in ():\n",
     ),
     Plant(
         "closed-and-full-is-kept",

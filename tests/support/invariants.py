@@ -73,10 +73,13 @@ def _problems(state: State) -> Iterator[str]:
         ("groups with any", state.derived.undecided_groups, sum(bool(group.undecided) for group in groups)),
     ):
         yield "" if says == is_ else f"{says} {name} are counted, which are {is_}"
-    of_users = Counter(known.user for group in groups for known in group.undecided.values() if known.user)
-    yield (
-        "" if state.derived.undecided_of_user == of_users else f"{state.derived.undecided_of_user} of users, {of_users}"
-    )
+    of_users, bytes_of_users = Counter[str](), Counter[str]()
+    for known in [known for group in groups for known in group.undecided.values() if known.user]:
+        of_users[known.user] += 1
+        bytes_of_users[known.user] += sum(half.message_bytes for half in known.halves)
+    derived = state.derived
+    for says, is_ in ((derived.undecided_of_user, of_users), (derived.undecided_bytes_of_user, bytes_of_users)):
+        yield "" if says == is_ else f"{says} of users, {is_}"
     for name in state.derived.policies_due:
         yield "" if name in state.derived.policies else f"group {name} is to be looked at and has no policy"
     administrators = sum(user.is_administrator for user in state.users.values())
@@ -99,6 +102,10 @@ def _problems(state: State) -> Iterator[str]:
         if state.session.locks_held == locks
         else f"{state.session.locks_held} queue locks are counted, which are {locks}"
     )
+    owners = Counter(
+        lock.owner for session in state.session.consumers.values() for lock in session.locks.values() if lock.owner
+    )
+    yield "" if state.session.locks_of_owner == owners else f"{state.session.locks_of_owner} locks of owners, {owners}"
     yield "" if state.log_start <= state.log_end else f"log start {state.log_start} after its end {state.log_end}"
     for start in state.bases:
         yield "" if state.log_start <= start <= state.log_end else f"a base at {start} outside of the log"

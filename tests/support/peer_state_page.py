@@ -18,8 +18,8 @@ def with_table(text: str) -> str:
     before, _, rest = text.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     assert end, f"the page has no lines {_BEGIN.strip()} and {_END.strip()}"
-    rows = "".join(f"| {row.what} | {row.pays} | {row.most} | {row.goes} |\n" for row in TABLE)
-    return f"{before}{_BEGIN}| state | who pays | maximum | how it goes away |\n|---|---|---|---|\n{rows}{_END}{after}"
+    rows = "".join(f"| {row.what} | {row.pays} | {row.most} | {row.one} | {row.goes} |\n" for row in TABLE)
+    return f"{before}{_BEGIN}| state | who pays | maximum | one user or address | how it goes away |\n|---|---|---|---|---|\n{rows}{_END}{after}"
 
 
 if __name__ == "__main__":

@@ -22,16 +22,18 @@ from tests.support.core_log import PEER, CoreLog
 class FakePeer:
     """What services use of a ``Peer``. ``said``: (kind, level, line) of each action that was to be logged."""
 
-    def __init__(self, number: int = 1, said: list[tuple[Any, int, str]] | None = None) -> None:
+    def __init__(
+        self, number: int = 1, said: list[tuple[Any, int, str]] | None = None, *, user: str = "", host: str = "10.0.0.7"
+    ) -> None:
         self.said = [] if said is None else said
         self.number = number
-        self.address = f"10.0.0.7:{number}"
+        self.address = f"{host}:{number}"
         self.born_host = PEER
         self.is_open = True
         self.is_full = False
         #: As in a broker without users.
         self.principal = None
-        self.user = ""
+        self.user = user
         self.kept = 0
         #: Calls of ``hold_requests`` that have not ended.
         self.holds = 0

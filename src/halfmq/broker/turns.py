@@ -12,18 +12,19 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from halfmq import limits
 from halfmq.broker.peers.peer import Peer
+from halfmq.broker.peers.shares import Shares, owner_of
+from halfmq.core.decision import Refused, Why
 from halfmq.model.steps import Steps
 
 T = TypeVar("T")
 
 #: Maximum number of requests whose work has begun and is not done. Protects memory, with what each peer may keep.
 WAITING_MAX: Final = 256
-#: Of the refusal when so many wait.
-BUSY: Final = "too many requests that take long are being served: try again"
 
 
 class _Work(NamedTuple):
     peer: Peer
+    owner: str
     memory_bytes: int
     steps: Steps[Any]
     done: Callable[[Any], None]
@@ -40,6 +41,7 @@ class Turns:
         self._clock = clock
         self._flush = flush
         self._waiting: deque[_Work] = deque()
+        self._shares = Shares("requests that take long")
 
     @property
     def waiting(self) -> int:
@@ -55,30 +57,38 @@ class Turns:
         failed: Callable[[Exception], None],
         *,
         in_order: bool,
-    ) -> bool:
-        """Call ``done`` with the result, or ``failed`` with what was raised: at once if the work is small. False: too many others wait;
-        neither is called.
+    ) -> Refused | None:
+        """Call ``done`` with the result, or ``failed`` with what was raised: at once if the work is small. Refused, with NOT_NOW: too many
+        others wait; neither is called.
 
         ``memory_bytes``: of the request, which is kept meanwhile. ``in_order``: the peer's further requests are served after it, as for
         what is
         sent: clients send one message or half batch after the other without waiting. It is finished if the peer is gone, as other
         requests that have arrived; work that is not in order ends then.
         """
-        if len(self._waiting) >= WAITING_MAX:
-            return False
-        work = _Work(peer, memory_bytes, steps, done, failed, in_order)
+        owner = ""
+        if self._waiting:
+            owner = owner_of(peer)
+            busy = self._shares.refusal(owner, WAITING_MAX)
+            if busy is not None:
+                return Refused(Why.NOT_NOW, f"{busy}: try again")
+        work = _Work(peer, owner, memory_bytes, steps, done, failed, in_order)
         if not self._is_over(work):
+            if not owner:
+                work = work._replace(owner=owner_of(peer))
+            self._shares.add(work.owner)
             peer.keep(memory_bytes)
             if in_order:
                 peer.hold_requests()
             self._waiting.append(work)
             if len(self._waiting) == 1:
                 self._loop.call_soon(self._go_on)
-        return True
+        return None
 
     def _go_on(self) -> None:
         work = self._waiting.popleft()
         if not (work.peer.is_open or work.in_order) or self._is_over(work):
+            self._shares.add(work.owner, -1)
             work.peer.give_back(work.memory_bytes)
             if work.in_order:
                 work.peer.resume_requests()

@@ -265,11 +265,13 @@ def _half(state: State, record: HalfRecord) -> None:
             group_name, tx_id, (half,), count, now_ms, grace_until_ms, 0, grace_until_ms, coordinator, record.user
         )
         if record.user:
-            count_of_user(state, record.user, 1)
+            count_of_user(state, record.user, 1, message_bytes)
         if coordinator is not None:
             enter_of_coordinator(state, known)
         schedule(state, group, tx_id, grace_until_ms)
     else:
+        if known.user:
+            count_of_user(state, known.user, 0, message_bytes)
         _join(state, group, known, half, count, grace_until_ms)
 
 
@@ -327,9 +329,11 @@ def _copied_half(state: State, record: Copied) -> None:
             record.checks, check, record.coordinator, record.user,
         )  # fmt: skip
         enter_of_coordinator(state, known)
-        count_of_user(state, record.user, 1)
+        count_of_user(state, record.user, 1, half.message_bytes)
         schedule_or_park(state, group, record.tx_id, check)
         return
+    if not before:
+        count_of_user(state, known.user, 0, half.message_bytes)
     _replace(
         state, group, known, _with_half(known.halves, half), record.count, record.prepared_at_ms,
         record.grace_until_ms, record.checks, check,
@@ -349,11 +353,12 @@ def _half_batch(state: State, record: HalfBatch) -> None:
     tx_id, count, grace_until_ms = record.tx_id, record.count, now_ms + grace_ms
     known = group.undecided.get(tx_id)
     if known is not None:
+        count_of_user(state, known.user, 0, half.message_bytes)
         _join(state, group, known, half, count, grace_until_ms)
         return
     count_undecided(state, group)
     enter_of_query(state, tx_id, half)
-    count_of_user(state, batch.user, 1)
+    count_of_user(state, batch.user, 1, half.message_bytes)
     group.undecided[tx_id] = Undecided(
         record.group, tx_id, (half,), count, now_ms, grace_until_ms, 0, grace_until_ms, None, batch.user
     )
@@ -469,7 +474,7 @@ def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
     if known.coordinator is not None:
         leave_coordinator(state, known)
     if known.user:
-        count_of_user(state, known.user, -1)
+        count_of_user(state, known.user, -1, -sum([half.message_bytes for half in known.halves]))
     if known.halves[0].batch is not None:
         derived.undecided_delayed -= sum([half.delayed_messages for half in known.halves])
         leave_query(state, known)

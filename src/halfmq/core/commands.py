@@ -380,6 +380,8 @@ class LockQueues(NamedTuple):
     group: str
     client_id: str
     queues: tuple[tuple[str, int], ...]
+    #: Whose the client is: a user, or an address; "": nobody knows.
+    owner: str = ""
 
 
 class UnlockQueues(NamedTuple):

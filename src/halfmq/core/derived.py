@@ -157,13 +157,18 @@ def leave_coordinator(state: State, known: Undecided) -> None:
             del state.derived.undecided_of_coordinator[key]
 
 
-def count_of_user(state: State, user: str, more: int) -> None:
-    """Count ``more`` undecided transactions of a user, if anybody is known."""
+def count_of_user(state: State, user: str, more: int, more_bytes: int) -> None:
+    """Count ``more`` undecided transactions of a user, and bytes of their messages, if anybody is known."""
     if user:
-        counts = state.derived.undecided_of_user
-        count = counts.pop(user, 0) + more
-        if count:
-            counts[user] = count
+        derived = state.derived
+        _add(derived.undecided_of_user, user, more)
+        _add(derived.undecided_bytes_of_user, user, more_bytes)
+
+
+def _add(counts: dict[str, int], name: str, more: int) -> None:
+    count = counts.pop(name, 0) + more
+    if count:
+        counts[name] = count
 
 
 def add_delayed(state: State, delayed: Delayed) -> None:

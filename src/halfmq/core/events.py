@@ -152,6 +152,7 @@ class QueuesLocked(NamedTuple):
     client_id: str
     queues: tuple[tuple[str, int], ...]
     until_ms: int
+    owner: str = ""
 
 
 class QueuesUnlocked(NamedTuple):

@@ -487,7 +487,7 @@ def _load_undecided(state: State, row: Undecided) -> None:
     # ``group.name``: one string for all transactions of the group instead of one for each row.
     known = group.undecided[row.tx_id] = replace(row, group=group.name)
     enter_of_coordinator(state, known)
-    count_of_user(state, known.user, 1)
+    count_of_user(state, known.user, 1, sum([half.message_bytes for half in known.halves]))
     schedule_or_park(state, group, known.tx_id, known.next_check)
     enter_of_query(state, known.tx_id, known.halves[0])
     for half in known.halves:

@@ -44,7 +44,7 @@ from halfmq.core.queues.offsets import (
     note_taken,
     take_due,
 )
-from halfmq.core.queues.ordering import forget_locks, note_locked, note_run_out, note_unlocked
+from halfmq.core.queues.ordering import drop_lock, forget_locks, note_locked, note_run_out, note_unlocked
 from halfmq.core.state import GROUPS_KEPT_MIN, ConsumerSession, Member, State, Subscription, take_turn
 from halfmq.core.transaction.check_schedule import (
     cut_backoff,
@@ -304,8 +304,7 @@ def _leave_consumers(state: State, name: str, connection: int) -> MembersChanged
         return None
     if all(other.client_id != member.client_id for other in session.members.values()):
         for queue in [queue for queue, lock in session.locks.items() if lock.client_id == member.client_id]:
-            del session.locks[queue]
-            state.session.locks_held -= 1
+            drop_lock(state, session, queue)
     if not session.members:
         session.subscriptions.clear()
     return _changed(name, session)

@@ -319,6 +319,8 @@ class QueueLock(NamedTuple):
 
     client_id: str
     until_ms: int
+    #: Whose the client was when it took the lock; "": nobody knows, since it is from before the start.
+    owner: str = ""
 
 
 class Jump(NamedTuple):
@@ -491,7 +493,7 @@ class DerivedState:
 
     __slots__ = (
         "base_bytes", "coordinators_of_group", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "idle_queries", "policies", "policies_due", "queries_bytes", "query_of_run",
-        "undecided_bytes", "undecided_count", "undecided_delayed", "undecided_groups", "undecided_of_coordinator", "undecided_of_query", "undecided_of_user", "unused_queries",
+        "undecided_bytes", "undecided_bytes_of_user", "undecided_count", "undecided_delayed", "undecided_groups", "undecided_of_coordinator", "undecided_of_query", "undecided_of_user", "unused_queries",
         "verdict_forgotten",
     )  # fmt: skip
 
@@ -530,6 +532,8 @@ class DerivedState:
         self.coordinators_of_group: dict[str, int] = {}
         #: User -> number of its undecided transactions, over all groups; none of what nobody is known of.
         self.undecided_of_user: dict[str, int] = {}
+        #: The same -> bytes of their messages.
+        self.undecided_bytes_of_user: dict[str, int] = {}
         #: Query -> ids of its undecided transactions, in the order of their preparation.
         self.undecided_of_query: dict[QueryKey, dict[str, None]] = {}
         #: Queries without an undecided transaction -> broker time of their last record (of a start, if that was before it), ms, oldest
@@ -566,6 +570,7 @@ class SessionState:
         "groups_numbered",
         "locks_checked_at_ms",
         "locks_held",
+        "locks_of_owner",
         "offsets_due",
         "offsets_due_heap",
         "offsets_logged",
@@ -594,6 +599,8 @@ class SessionState:
         #: Number of queue locks of all groups, and time of the last search for expired ones, ms.
         self.locks_held = 0
         self.locks_checked_at_ms = 0
+        #: Owner -> number of its queue locks, if it has any.
+        self.locks_of_owner: dict[str, int] = {}
         #: Connection -> names of the producer and consumer groups in which it registered.
         self.produces: dict[int, dict[str, None]] = {}
         self.consumes: dict[int, dict[str, None]] = {}

@@ -12,7 +12,7 @@ import typer
 from tests.support import peer_state_page
 
 from halfmq import limits
-from halfmq.broker.peer_state import OF_THE_BROKER, TABLE
+from halfmq.broker.peer_state import NOT_SHARED, OF_THE_BROKER, OWN, SHARE, TABLE
 from halfmq.cli import serve
 
 SOURCE: Final = Path(__file__).parents[3] / "src" / "halfmq"
@@ -91,12 +91,43 @@ def test_every_container_has_a_row_or_is_of_the_broker() -> None:
     assert (set(listed) | OF_THE_BROKER) - found == set(), "with a row, and gone from the code"
 
 
-def test_rows_answer_the_three_questions() -> None:
+def test_rows_answer_every_question() -> None:
     for row in TABLE:
         assert row.pays
         assert row.most
         assert row.goes
         assert row.held_in
+        assert row.one.startswith((SHARE, OWN, NOT_SHARED)), row.what
+        assert row.one.startswith(SHARE) or len(row.one) > len(NOT_SHARED), (
+            f"{row.what}: what does that mean to others?"
+        )
+
+
+#: Rules of the core about state that others hold.
+_RULES: Final = {
+    "undecided transaction": "core.transaction.admission", "producer group": "core.transaction.admission",
+    "queue lock": "core.queues.ordering",
+}  # fmt: skip
+#: Without a container.
+_COUNTERS: Final = frozenset({"broker.services.settled_verdict_lookup"})
+
+
+def test_what_one_has_three_quarters_of_is_so_in_the_code_and_the_reverse() -> None:
+    """A row says it, and a module of it computes it; and each module that does is of such a row."""
+    computing = set()
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text()
+        if "import share_of" in text or ("import Shares" in text and "Shares(" in text):
+            computing.add(".".join(path.relative_to(SOURCE).with_suffix("").parts))
+    computing -= {"broker.peers.shares"}
+    assert len(computing) > 12
+    left = computing - _COUNTERS
+    for row in TABLE:
+        modules = {name.partition(":")[0] for name in row.held_in} | {_RULES.get(row.what, "")}
+        if row.one.startswith(SHARE):
+            assert modules & computing, row.what
+            left -= modules
+    assert left == set(), "no row says that one has three quarters"
 
 
 def test_a_maximum_names_limits_that_the_code_has() -> None:
@@ -104,7 +135,7 @@ def test_a_maximum_names_limits_that_the_code_has() -> None:
     looked_at = 0
     for row in TABLE:
         modules = [limits, *[import_module(f"halfmq.{name.partition(':')[0]}") for name in row.held_in]]
-        for name in re.findall(r"`([^`]+)`", row.most):
+        for name in re.findall(r"`([^` ]+)`", f"{row.most} {row.one}"):
             exists = name in options if name.startswith("--") else any(hasattr(module, name) for module in modules)
             assert exists, f"{row.what}: {name}"
             looked_at += 1

@@ -7,6 +7,7 @@ from tests.support.steps import result_of
 
 from halfmq import limits
 from halfmq.broker.turns import WAITING_MAX, Turns
+from halfmq.core.decision import Refused, Why
 from halfmq.model.steps import Steps
 
 
@@ -38,7 +39,7 @@ class Bench:
         peer: FakePeer | None = None,
         error: Exception | None = None,
         in_order: bool = False,
-    ) -> bool:
+    ) -> Refused | None:
         return self.turns.run(
             peer or FakePeer(), 100, self.work(name, parts, error), self.seen.append, lambda error: self.seen.append(error),
             in_order=in_order,
@@ -51,7 +52,7 @@ class Bench:
 
 def test_small_work_is_done_at_once() -> None:
     bench = Bench()
-    assert bench.run("a", 0)
+    assert bench.run("a", 0) is None
     assert (bench.seen, bench.turns.waiting, bench.flushes) == (["a"], 0, 0)
 
 
@@ -92,10 +93,30 @@ def test_requests_after_one_that_is_in_order_wait_for_it_also_if_the_peer_is_gon
 
 def test_beyond_the_limit_nothing_is_begun() -> None:
     bench = Bench()
-    for _ in range(WAITING_MAX):
-        assert bench.run("a", 2)
-    assert not bench.run("b", 0)
+    users = [FakePeer(number, user=f"user-{number % 4}") for number in range(WAITING_MAX)]
+    for user in users:
+        assert bench.run("a", 2, user) is None
+    refused = bench.run("b", 0, FakePeer(user="other"))
+    assert refused == Refused(
+        Why.NOT_NOW, "there are 256 of 256 requests that take long, 64 of them of user 'user-0': try again"
+    )
     assert "b" not in bench.seen
+
+
+def test_one_user_leaves_others_a_quarter_of_the_turns_over_all_its_connections() -> None:
+    bench = Bench()
+    for number in range(192):
+        assert bench.run("flood", 2, FakePeer(number, user="flood")) is None
+    refused = bench.run("flood", 0, FakePeer(200, user="flood"))
+    assert refused == Refused(
+        Why.NOT_NOW, "user 'flood' has 192 of 256 requests that take long, and one user may have 192: try again"
+    )
+    assert bench.run("shop", 1, FakePeer(201, user="shop")) is None
+    bench.finish()
+    assert bench.seen[-1] == "flood"
+    assert bench.seen.count("shop") == 1
+    assert bench.run("flood", 2, FakePeer(202, user="flood")) is None, "what is done counts no longer"
+    assert bench.turns._shares.taken == 1
 
 
 def test_the_result_without_interruption() -> None:

@@ -381,3 +381,95 @@ def test_a_count_of_a_user_that_is_wrong_is_noticed() -> None:
     log.state.derived.undecided_of_user["shop"] = 2
     with pytest.raises(InvariantViolated, match="of users"):
         check(log.state)
+    log.state.derived.undecided_of_user["shop"] = 1
+    log.state.derived.undecided_bytes_of_user["shop"] += 1
+    with pytest.raises(InvariantViolated, match="of users"):
+        check(log.state)
+
+
+# --- without a limit of its own --------------------------------------------------------------------------------------
+
+
+def shared(**settings: int) -> CoreLog:
+    """Two users without limits in a broker with these ones over all groups."""
+    log = CoreLog(BrokerSettings(segment_bytes=1 << 20, **settings))
+    for name, user in (("root", ROOT), ("flood", SHOP), ("shop", SHOP)):
+        assert add(log, name, user) == UserIsSet()
+    return log
+
+
+def test_one_user_leaves_others_a_quarter_of_the_undecided_transactions() -> None:
+    log = shared(undecided_total_max=8)
+    for number in range(6):
+        sent(log.do(half(f"F{number}", user="flood", group=f"F{number}")))
+    log.restart()
+    text = refused(log.do(half("F6", user="flood", group="F6")), Why.LIMIT_REACHED).text
+    assert text == (
+        "user 'flood' has 6 of 8 undecided transactions, as many as one user may (--undecided-total-max, or "
+        "`halfmq user set --undecided`); settle some, see halfmq tx stats"
+    )
+    refused(log.do(half_batch("B", "", count=1, user="flood", group="F7")), Why.LIMIT_REACHED)
+    for number in range(2):
+        sent(log.do(half(f"S{number}", user="shop", group="S")))
+    text = refused(log.do(half("S2", user="shop", group="S")), Why.LIMIT_REACHED).text
+    assert "8 undecided transactions (6 of them by user 'flood'), and may have 8 (--undecided-total-max)" in text
+    check(log.state)
+
+
+def test_a_limit_of_its_own_may_be_more_than_the_share() -> None:
+    log = shared(undecided_total_max=4)
+    put(log, "flood", changed(SHOP, limits=UserLimits(undecided=4)))
+    for number in range(4):
+        sent(log.do(half(f"F{number}", user="flood")))
+    refused(log.do(half("F4", user="flood")), Why.LIMIT_REACHED)
+
+
+def test_one_user_leaves_others_a_quarter_of_the_undecided_bytes() -> None:
+    log = shared(undecided_total_bytes_max=8_000)
+    body = b"x" * 1_700
+    first = sent(log.do(part("F0", 0, user="flood", group="F0", body=body)))
+    sent(log.do(part("F1", 0, user="flood", group="F1", body=body)))
+    sent(log.do(part("F1", 1, user="flood", group="F1", body=body)))
+    trim(log)
+    log.restart()
+    held = log.state.derived.undecided_bytes_of_user["flood"]
+    for command in (
+        half("F3", user="flood", group="F2", body=body), part("F1", 2, 3, user="flood", group="F1", body=body),
+        half_batch("B", "", count=1, user="flood", size=2_000),
+    ):  # fmt: skip
+        text = refused(log.do(command), Why.LIMIT_REACHED).text
+        assert text == (
+            f"user 'flood' has {held} bytes of undecided messages; 6000 of 8000 are allowed to one user "
+            "(--undecided-total-bytes-max); settle some, see halfmq tx stats"
+        )
+    sent(log.do(half("S0", user="shop", group="S", body=body)))
+    text = refused(log.do(half("S1", user="shop", group="S", body=body)), Why.LIMIT_REACHED).text
+    assert f"({held} of them by user 'flood'), and may have 8000 (--undecided-total-bytes-max)" in text
+    log.do(end("F0", first, ROLLBACK, group="F0"))
+    sent(log.do(half("F4", user="flood", body=b"x" * 1_000)))
+    check(log.state)
+
+
+def test_bytes_of_a_user_are_those_of_what_is_undecided_also_of_half_batches() -> None:
+    log = shared()
+    for index in range(2):
+        sent(log.do(half_batch(index=index, user="shop", size=3_000)))
+    trim(log)
+    check(log.state)
+    log.restart()
+    assert log.state.derived.undecided_bytes_of_user["shop"] > 6_000
+    for run in ("r2", "r3"):
+        sent(log.do(half_batch(QueryBatch("q1", 0, run), user="flood")))
+    assert set(log.state.derived.undecided_bytes_of_user) == {"flood"}
+    check(log.state)
+
+
+def test_a_snapshot_brings_back_what_users_have_undecided() -> None:
+    log = shared()
+    sent(log.do(half("T0", user="shop", group="S")))
+    for index in range(2):
+        sent(log.do(half_batch(index=index, user="shop", size=3_000)))
+    state = log.reloaded(log.snapshot())
+    check(state)
+    assert state.derived.undecided_of_user == {"shop": 2}
+    assert state.derived.undecided_bytes_of_user == log.state.derived.undecided_bytes_of_user

@@ -134,7 +134,7 @@ class HttpFrontDoor:
             else:
                 route.respond(parameters, answer)
 
-        users.by_password(*given, known)
+        users.by_password(request.peer, *given, known)
 
     def _is_ours(self, host: str) -> bool:
         """Whether this Host header, with or without a port, names this server. Nobody can make an address lead elsewhere."""

@@ -16,6 +16,7 @@ from enum import Enum, auto
 from ipaddress import IPv6Address, ip_address
 
 from halfmq import limits
+from halfmq.model.share import share_of
 
 
 class Refusal(Enum):
@@ -32,8 +33,8 @@ class ConnectionAdmission:
 
     def __init__(self, connections_max: int, per_address_max: int | None = None) -> None:
         """``per_address_max`` None: three quarters."""
-        self.per_address_max = connections_max - connections_max // 4 if per_address_max is None else per_address_max
-        self._connections_max = connections_max
+        self.per_address_max = share_of(connections_max) if per_address_max is None else per_address_max
+        self.connections_max = connections_max
         self._operators_max = min(limits.OPERATOR_PLACES, connections_max // 4)
         self._ordinary_max = connections_max - self._operators_max
         #: Address of each connection; and number of ordinary places of each address.
@@ -58,12 +59,17 @@ class ConnectionAdmission:
             return Refusal.ADDRESS
         return None
 
+    def largest(self) -> str:
+        """The address that has most of the ordinary places, and how many, as a clause. It looks at all addresses: for refusals."""
+        address = max(self._of_address, key=self._of_address.__getitem__, default="nobody")
+        return f"{self._of_address.get(address, 0)} of {self.connections_max} by {address}"
+
     def text_of(self, refusal: Refusal, host: str) -> str:
         """The refusal as a clause that names the flag of the limit."""
         if refusal is Refusal.ADDRESS:
             what, count, limit = f"connections from {host}", self.per_address_max, "--connections-per-address-max"
         else:
-            what, count, limit = "connections", self._connections_max, "--connections-max, or the limit of open files"
+            what, count, limit = "connections", self.connections_max, "--connections-max, or the limit of open files"
         return f"{what}: limit of {count} reached ({limit})"
 
     def take(self, number: int, host: str) -> None:

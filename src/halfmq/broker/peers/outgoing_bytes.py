@@ -9,8 +9,9 @@ connections are counted, when something is written to them; each of the others k
     at the limit              pulls find nothing new for a moment, and the client that has read nothing for longest is closed at once,
                               the one with most bytes among equals, until 7/8 of the limit
 
-A client that reads is never among the first: reading ``PROGRESS_BYTES`` restarts its time. Unread responses are requested again on another
-connection. Decision 0030.
+If one user, or one address, has more than three quarters of the limit, its connections are closed first. Otherwise a client that reads is
+never among the first: reading ``PROGRESS_BYTES`` restarts its time. Unread responses are requested again on another connection. Decision
+0030.
 """
 
 import asyncio
@@ -18,6 +19,8 @@ import logging
 from typing import Final
 
 from halfmq.broker.peers.peer import Peer
+from halfmq.broker.peers.shares import owner_of
+from halfmq.model.share import share_of
 from halfmq.runtime.log_throttle import LogThrottle
 
 log = logging.getLogger("halfmq.gateway")
@@ -33,10 +36,12 @@ _LOG_INTERVAL_S: Final = 10.0
 class _Full:
     """A connection whose client does not read: its transport is full."""
 
-    __slots__ = ("bytes", "left", "peer", "since_s", "until")
+    __slots__ = ("bytes", "left", "owner", "peer", "since_s", "until")
 
     def __init__(self, peer: Peer, since_s: float) -> None:
         self.peer = peer
+        #: Whose it is, when some are closed.
+        self.owner = ""
         #: At the last check: bytes kept, and bytes to read.
         self.bytes = 0
         self.left = 0
@@ -127,7 +132,14 @@ class OutgoingBytes:
         self._closing_soon = False
         self._measure_all()
         if self.bytes > self._bytes_max:
-            for full in sorted(self._full.values(), key=lambda full: (full.since_s, -full.bytes)):
+            of_owner: dict[str, int] = {}
+            for full in self._full.values():
+                full.owner = owner_of(full.peer)
+                of_owner[full.owner] = of_owner.get(full.owner, 0) + full.bytes
+            flooding = {owner for owner, amount in of_owner.items() if amount > share_of(self._bytes_max)}
+            for full in sorted(
+                self._full.values(), key=lambda full: (full.owner not in flooding, full.since_s, -full.bytes)
+            ):
                 if self.bytes <= self._bytes_max - self._bytes_max // 8:
                     break
                 self._close(full)

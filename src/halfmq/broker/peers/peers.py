@@ -113,7 +113,8 @@ class Peers:
             return Rejected(places.text_of(refusal, host))
         if self.log_throttle.is_due(refusal):
             whose = "all places" if refusal is Refusal.ALL else f"all places of {host}"
-            log.warning("%s for clients are taken: further ones may only send operators' commands", whose)
+            text = "%s for clients are taken, %s: further ones may only send operators' commands"
+            log.warning(text, whose, places.largest())
         if in_its_place is not None:
             places.free(in_its_place.number)
             in_its_place.abort()

@@ -7,8 +7,8 @@ one piece notices nothing.
 An unfinished frame is *admitted*, and read until it is complete, or its connection *waits*: it is not read from, and the kernel holds its
 sender back. The limit has three parts, so that the sum is exact:
 
-    shared, half or more      for admitted frames. A frame is admitted if its full size is at most a quarter of what is free here; that
-                              size is reserved for it.
+    shared, half or more      for admitted frames. A frame is admitted if its full size is at most a quarter of what is free here, both of
+                              all and of the three quarters that one user or address may have (``shares``); that size is reserved for it.
     oldest waiting, one frame if no frame has this part, the one that has waited longest is admitted into it, whatever its size.
     waiting, a quarter        for what waiting connections have already sent. When space becomes free, the smallest frame that fits is
                               admitted first. If waiting connections hold more than this part, the one that has waited longest is closed;
@@ -29,6 +29,8 @@ from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.broker.peers.peer import Peer
+from halfmq.broker.peers.shares import Shares, owner_of
+from halfmq.model.share import share_of
 
 log = logging.getLogger("halfmq.gateway")
 
@@ -36,6 +38,8 @@ log = logging.getLogger("halfmq.gateway")
 ADMITTED_S: Final = 10.0
 #: A frame gets at most 1 / this of what is free. With 2 a frame of 8 MiB could delay one of 4.
 _PART: Final = 4
+#: Users and addresses whose smallest waiting frames are looked at for one that fits. Of more than a few the share is hardly ever full.
+_LOOKED_AT: Final = 64
 #: Interval of the check for frames that take too long, s.
 _CHECK_S: Final = 1.0
 #: Minimum interval between two log lines with the number of closed connections, s.
@@ -44,6 +48,7 @@ _LOG_INTERVAL_S: Final = 10.0
 
 class _Admitted(NamedTuple):
     peer: Peer
+    owner: str
     size: int
     until_s: float
 
@@ -65,15 +70,16 @@ class UnfinishedFrames:
         #: Sum of ``_held``, and the share of waiting connections.
         self.bytes = 0
         self._waiting_held = 0
-        #: By connection number. The size of each but ``_oldest_waiting`` counts in ``_shared``, which never exceeds its maximum.
+        #: By connection number. The size of each but ``_oldest_waiting`` counts in ``_shares``, which never exceed their maximum.
         self._admitted: dict[int, _Admitted] = {}
-        self._shared = 0
+        self._shares = Shares("bytes for requests received in part")
         #: Connection number of the frame that was admitted as the oldest waiting one. Not None while any waits.
         self._oldest_waiting: int | None = None
-        #: By connection number, in the order of waiting: connection, and size of its frame.
-        self._waiting: dict[int, tuple[Peer, int]] = {}
-        #: (size, connection number) of those, sorted.
-        self._by_size: list[tuple[int, int]] = []
+        #: By connection number, in the order of waiting: connection, whose it is, and size of its frame.
+        self._waiting: dict[int, tuple[Peer, str, int]] = {}
+        #: (size, connection number) of those by owner, sorted; and the first of each, with its owner, sorted.
+        self._by_size: dict[str, list[tuple[int, int]]] = {}
+        self._smallest: list[tuple[int, int, str]] = []
         #: Runs while any connection waits.
         self._timer: asyncio.TimerHandle | None = None
         self._pressed_since = 0.0
@@ -104,10 +110,11 @@ class UnfinishedFrames:
         if held:
             self._held[number] = held
             self.bytes += held
-            if not (self._fits(size) or self._oldest_waiting is None):
-                self._wait(peer, size)
+            owner = owner_of(peer)
+            if not (self._fits(owner, size) or self._oldest_waiting is None):
+                self._wait(peer, owner, size)
                 return
-            self._admit(peer, size)
+            self._admit(peer, owner, size)
         if waited:
             peer.continue_reading()
 
@@ -128,21 +135,24 @@ class UnfinishedFrames:
 
     # --- who is read from
 
-    def _fits(self, size: int) -> bool:
-        return size * _PART <= self._shared_max - self._shared
+    def _fits(self, owner: str, size: int) -> bool:
+        shares, most = self._shares, self._shared_max
+        return size * _PART <= min(most - shares.taken, share_of(most) - shares.of(owner))
 
-    def _admit(self, peer: Peer, size: int) -> None:
+    def _admit(self, peer: Peer, owner: str, size: int) -> None:
         """Admit the frame in the shared part if it fits, else as the oldest waiting one, of which there is none then."""
-        self._admitted[peer.number] = _Admitted(peer, size, self._loop.time() + ADMITTED_S)
-        if self._fits(size):
-            self._shared += size
+        self._admitted[peer.number] = _Admitted(peer, owner, size, self._loop.time() + ADMITTED_S)
+        if self._fits(owner, size):
+            self._shares.add(owner, size)
         else:
             self._oldest_waiting = peer.number
 
-    def _wait(self, peer: Peer, size: int) -> None:
-        self._waiting[peer.number] = peer, size
+    def _wait(self, peer: Peer, owner: str, size: int) -> None:
+        self._waiting[peer.number] = peer, owner, size
         self._waiting_held += self._held[peer.number]
-        insort(self._by_size, (size, peer.number))
+        mine = self._forget_smallest(owner)
+        insort(mine, (size, peer.number))
+        self._note_smallest(owner, mine)
         peer.wait()
         if self._timer is None:
             self._pressed_since = self._looked_at = self._loop.time()
@@ -151,23 +161,48 @@ class UnfinishedFrames:
             self._reject(next(iter(self._waiting.values()))[0])
 
     def _admit_waiting(self) -> None:
-        """Admit the smallest frames that fit (if one does not, no larger one does), and the oldest waiting one."""
+        """Admit the smallest frames that fit, and the oldest waiting one."""
         while self._waiting:
-            if self._fits(self._by_size[0][0]):
-                number = self._by_size[0][1]
-            elif self._oldest_waiting is None:
+            number = self._smallest_that_fits()
+            if number is None:
+                if self._oldest_waiting is not None:
+                    return
                 number = next(iter(self._waiting))
-            else:
-                return
-            peer, size = self._leave(number)
-            self._admit(peer, size)
+            peer, owner, size = self._leave(number)
+            self._admit(peer, owner, size)
             peer.continue_reading()
 
-    def _leave(self, number: int) -> tuple[Peer, int]:
-        peer, size = self._waiting.pop(number)
+    def _smallest_that_fits(self) -> int | None:
+        """If a frame does not fit because of what is free, no larger one does; if the share of its owner is why, those of others may.
+        One that should be found beyond the first few has its turn as the oldest waiting one.
+        """
+        free = self._shared_max - self._shares.taken
+        for size, number, owner in self._smallest[:_LOOKED_AT]:
+            if size * _PART > free:
+                return None
+            if self._fits(owner, size):
+                return number
+        return None
+
+    def _leave(self, number: int) -> tuple[Peer, str, int]:
+        peer, owner, size = self._waiting.pop(number)
         self._waiting_held -= self._held[number]
-        del self._by_size[bisect_left(self._by_size, (size, number))]
-        return peer, size
+        mine = self._forget_smallest(owner)
+        del mine[bisect_left(mine, (size, number))]
+        self._note_smallest(owner, mine)
+        return peer, owner, size
+
+    def _forget_smallest(self, owner: str) -> list[tuple[int, int]]:
+        """The waiting frames of this one, which the caller changes before ``_note_smallest``."""
+        mine = self._by_size.pop(owner, [])
+        if mine:
+            del self._smallest[bisect_left(self._smallest, (*mine[0], owner))]
+        return mine
+
+    def _note_smallest(self, owner: str, mine: list[tuple[int, int]]) -> None:
+        if mine:
+            self._by_size[owner] = mine
+            insort(self._smallest, (*mine[0], owner))
 
     # --- who is closed
 
@@ -217,5 +252,5 @@ class UnfinishedFrames:
         elif number == self._oldest_waiting:
             self._oldest_waiting = None
         elif admitted is not None:
-            self._shared -= admitted.size
+            self._shares.add(admitted.owner, -admitted.size)
         self.bytes -= self._held.pop(number, 0)

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from halfmq.broker.peers.peer import REQUEST_COST
+from halfmq.broker.peers.shares import Shares, owner_of
 from halfmq.broker.remoting.gateway import Connection, Handler
 from halfmq.broker.remoting.handlers import Handlers, Parts
 from halfmq.broker.services.stats import (
@@ -58,7 +59,8 @@ class AdminStats(Handlers):
         self._address = parts.address
         self._loop = parts.loop
         #: Waiting requests, with the bytes that each keeps.
-        self._asked: deque[tuple[Handler, Connection, Request[Any], int]] = deque()
+        self._asked: deque[tuple[Handler, Connection, str, Request[Any], int]] = deque()
+        self._shares = Shares("requests for statistics that wait")
 
     def handler(self, name: str) -> Handler:
         """All but the settings of one topic or group wait for a turn of their own."""
@@ -67,22 +69,25 @@ class AdminStats(Handlers):
 
     def _in_turn(self, handler: Handler, connection: Connection, request: Request[Any]) -> None:
         """Serve one of these requests in a turn of the loop, whoever sent it: each may examine thousands of queues."""
-        if len(self._asked) >= ASKED_MAX:
-            text = f"{ASKED_MAX} requests are waiting already; try again"
-            self._gateway.answer(connection, request, ResponseCode.SYSTEM_BUSY, text)
+        owner = owner_of(connection)
+        busy = self._shares.refusal(owner, ASKED_MAX)
+        if busy is not None:
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_BUSY, f"{busy}: try again")
             return
+        self._shares.add(owner)
         fields, kept = _kept(request)
         connection.keep(kept)
-        self._asked.append((handler, connection, request.to_answer(fields), kept))
+        self._asked.append((handler, connection, owner, request.to_answer(fields), kept))
         if len(self._asked) == 1:
             self._loop.call_soon(self._answer_next)
 
     def _answer_next(self) -> None:
-        handler, connection, request, kept = self._asked[0]
+        handler, connection, owner, request, kept = self._asked[0]
         if connection.is_open:
             self._gateway.serve(handler, connection, request)
             self._gateway.peers.flush()
         self._asked.popleft()
+        self._shares.add(owner, -1)
         connection.give_back(kept)
         if self._asked:
             self._loop.call_soon(self._answer_next)

@@ -7,6 +7,7 @@ there. A call takes at most ``CALL_S``, and there are at most ``CALLS_MAX`` call
 import asyncio
 from typing import Any, Final, NamedTuple
 
+from halfmq.broker.peers.shares import Shares, owner_of
 from halfmq.broker.remoting.gateway import Connection
 from halfmq.broker.remoting.handlers import Handlers, Parts
 from halfmq.core.decision import Refused, Why
@@ -23,6 +24,7 @@ CALLS_MAX: Final = 256
 class _Call(NamedTuple):
     #: Who waits for the response, and with which request.
     asker: Connection
+    owner: str
     request: Request[None]
     client_id: str
     timer: asyncio.TimerHandle
@@ -36,6 +38,7 @@ class ClientCommands(Handlers):
         self._loop = parts.loop
         #: By the client's connection and the number of the call.
         self._calls: dict[tuple[int, int], _Call] = {}
+        self._shares = Shares("calls of clients in progress")
         parts.gateway.on_response = self.answered
 
     def running_info(self, connection: Connection, request: Request[Any]) -> None:
@@ -54,9 +57,10 @@ class ClientCommands(Handlers):
             text = f"The Consumer <{group}> <{client_id}> not online"
             self._refuse(connection, request, Refused(Why.CLIENT_NOT_REACHED, text))
             return
-        if len(self._calls) >= CALLS_MAX:
-            text = f"{CALLS_MAX} calls of clients are in progress already; try again"
-            self._refuse(connection, request, Refused(Why.LIMIT_REACHED, text))
+        owner = owner_of(connection)
+        busy = self._shares.refusal(owner, CALLS_MAX)
+        if busy is not None:
+            self._refuse(connection, request, Refused(Why.LIMIT_REACHED, f"{busy}: try again"))
             return
         ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": fields.jstack_enable}
         call = self._gateway.call(number, request.code, ext)
@@ -66,7 +70,8 @@ class ClientCommands(Handlers):
             return
         key = (number, call)
         timer = self._loop.call_later(CALL_S, self._too_late, key)
-        self._calls[key] = _Call(connection, request.to_answer(None), client_id, timer)
+        self._shares.add(owner)
+        self._calls[key] = _Call(connection, owner, request.to_answer(None), client_id, timer)
 
     def _consumer(self, group: str, client_id: str) -> int | None:
         session = self._view.session.consumers.get(group)
@@ -93,6 +98,7 @@ class ClientCommands(Handlers):
             self._end(call, Refused(Why.CLIENT_NOT_REACHED, f"the connection of client {call.client_id} was lost"))
 
     def _end(self, call: _Call, response: Request[Any] | Refused) -> None:
+        self._shares.add(call.owner, -1)
         if not call.asker.is_open:
             return
         if isinstance(response, Refused):

@@ -118,7 +118,7 @@ class CoordinatorCommands(Handlers):
             command = FenceTransaction(
                 connection.number, fields.group, fields.tx_id, fields.since, user=connection.user
             )
-            self._chosen_ids.send(command, deliver, answer)
+            self._chosen_ids.send(connection, command, deliver, answer)
 
 
 def _epoch(reply: EpochTaken | CoordinatorForgotten) -> dict[str, Any]:

@@ -140,7 +140,7 @@ _BYTES_OF_A_REQUEST: Final = 16_384
 #: How long a stranger is not read from after a refusal, s: trying secrets takes time.
 _STRANGER_RESTS_S: Final = 0.1
 _WHO: Final = "this broker has users: log in (rocketmq://user@host:port?secretfile=FILE), or sign requests as RocketMQ's clients do (AclClientRPCHook)"
-_OPERATORS_ONLY: Final = "all connections for clients are taken (--connections-max, --connections-per-address-max); this one is for operators"
+_OPERATORS_ONLY: Final = "all connections for clients are taken, %s (--connections-max, --connections-per-address-max); this one is for operators"
 #: Errors of a read that say nothing about the file: memory or descriptors are short for the moment.
 _TRANSIENT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
 
@@ -289,7 +289,8 @@ class Gateway:
         if self._places.on_operators and not self._places.may_ask(
             connection.number, of_clients=self._commands[request.code].of_clients
         ):
-            self.answer(connection, request, ResponseCode.SYSTEM_BUSY, _OPERATORS_ONLY)
+            text = _OPERATORS_ONLY % self.peers.places.largest()
+            self.answer(connection, request, ResponseCode.SYSTEM_BUSY, text)
             connection.close()
             return False
         try:  # inlined ``serve``: a function call for each frame costs 1 %

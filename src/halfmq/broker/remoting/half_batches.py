@@ -15,7 +15,6 @@ from halfmq.broker.remoting.handlers import Handlers, Parts
 from halfmq.broker.services.pages import page_of
 from halfmq.broker.services.payload_arrays import Verify, array_verification
 from halfmq.broker.services.topics import deliver
-from halfmq.broker.turns import BUSY
 from halfmq.core.commands import DecideBatch, FindDecision, ForgetQuery, PrepareBatch, Winner
 from halfmq.core.decision import BatchDecided, DecisionFound, Done, Failed, QueryRemoved, Refused, Reply, Sent, Why
 from halfmq.core.state import Query, State
@@ -130,7 +129,7 @@ class HalfBatchCommands(Handlers):
                 user=connection.user,
             )  # fmt: skip
             if batch is None and not is_generated_id(fields.tx_id):
-                self._chosen_ids.send(command, deliver, answer)
+                self._chosen_ids.send(connection, command, deliver, answer)
             else:
                 self._sequencer.submit(command, deliver, answer)
 
@@ -146,8 +145,9 @@ class HalfBatchCommands(Handlers):
             body_bytes_max=body_bytes_max, delayed=bool(fields.delayed),
         )  # fmt: skip
         failed = partial(self._gateway.failed, connection, request.to_answer(None))
-        if not self._turns.run(connection, len(payload), steps, submit, failed, in_order=True):
-            answer(Refused(Why.NOT_NOW, BUSY))
+        busy = self._turns.run(connection, len(payload), steps, submit, failed, in_order=True)
+        if busy is not None:
+            answer(busy)
 
     # --- decisions
 
@@ -182,8 +182,9 @@ class HalfBatchCommands(Handlers):
 
         memory_bytes = _WINNER_COST * len(asked.command.winners)
         steps = self._examination(asked.command)
-        if not self._turns.run(asked.connection, memory_bytes, steps, examined, asked.failed, in_order=True):
-            asked.answer(Refused(Why.NOT_NOW, BUSY))
+        busy = self._turns.run(asked.connection, memory_bytes, steps, examined, asked.failed, in_order=True)
+        if busy is not None:
+            asked.answer(busy)
 
     def _examination(self, command: DecideBatch) -> Steps[None]:
         """The engine examines what it shows. Of many half batches that takes long, and its decision cannot be interrupted."""

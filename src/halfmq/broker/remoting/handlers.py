@@ -27,7 +27,7 @@ from halfmq.broker.services.traffic import Traffic
 from halfmq.broker.services.transactions import Transactions
 from halfmq.broker.services.verdicts import Verdicts
 from halfmq.broker.timers import BrokerTime
-from halfmq.broker.turns import BUSY, Turns
+from halfmq.broker.turns import Turns
 from halfmq.core.commands import Actor, Command
 from halfmq.core.decision import Done, Failed, Refused, Reply, Why
 from halfmq.model.steps import Steps
@@ -204,5 +204,6 @@ class Handlers:
         def failed(error: Exception) -> None:
             self._gateway.failed(connection, request, error)
 
-        if not self._turns.run(connection, memory_bytes, steps, answer, failed, in_order=False):
-            self._refuse(connection, request, Refused(Why.NOT_NOW, BUSY))
+        busy = self._turns.run(connection, memory_bytes, steps, answer, failed, in_order=False)
+        if busy is not None:
+            self._refuse(connection, request, busy)

@@ -81,7 +81,7 @@ class Operators(Handlers):
                     ext[EXT_CHECK_OPEN] = "true"
                 self._answer_durably(connection, request, ext, STORY.encode(found.sentences))
 
-        self._transactions.story(fields.tx_id, fields.group, answer)
+        self._transactions.story(connection, fields.tx_id, fields.group, answer)
 
     def resolve(self, connection: Connection, request: Request[Any]) -> None:
         """29004: an operator's verdict."""
@@ -100,7 +100,7 @@ class Operators(Handlers):
             connection, request, CheckSent,
             lambda sent: {EXT_GROUP: sent.group, EXT_CLIENT: sent.client_id, EXT_CHECKS: sent.checks},
         )  # fmt: skip
-        self._transactions.ask(fields.tx_id, fields.group, answer)
+        self._transactions.ask(connection, fields.tx_id, fields.group, answer)
 
     def ask_parked(self, connection: Connection, request: Request[Any]) -> None:
         """29010: check parked transactions of a group."""

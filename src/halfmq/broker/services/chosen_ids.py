@@ -19,6 +19,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from halfmq.broker.offload import Offload
+from halfmq.broker.peers.peer import Peer
+from halfmq.broker.peers.shares import Shares, owner_of
 from halfmq.broker.sequencer import Deliver, Sequencer
 from halfmq.core.commands import EarlierVerdict, FenceTransaction, PrepareBatch, SendHalf
 from halfmq.core.decision import Failed, Refused, Reply, Why
@@ -30,7 +32,6 @@ log = logging.getLogger("halfmq.chosen")
 
 #: Maximum number of halves that wait for the index after a start; clients retry the others.
 WAITING_MAX: Final = 1_024
-_BUSY: Final = Refused(Why.NOT_NOW, "the index of settled ids is still being read after the start: send it again")
 
 
 WithId = SendHalf | PrepareBatch | FenceTransaction
@@ -50,7 +51,8 @@ class ChosenIds:
         self._offload = offload
         self._flush = flush
         self._is_reading = False
-        self._waiting: list[tuple[WithId, Deliver, Any]] = []
+        self._waiting: list[tuple[str, WithId, Deliver, Any]] = []
+        self._shares = Shares("halves that wait until the index of settled ids is read after the start")
 
     def read_index(self) -> None:
         """Begin to read the index, if it is not read or being read. Call it after a start; a half that needs the index also does."""
@@ -59,19 +61,25 @@ class ChosenIds:
             self._is_reading = True
             self._offload.run(lambda: self._index.read_part(part), lambda result: self._part_read(part, result))
 
-    def send(self, command: WithId, deliver: Deliver, context: Any) -> None:
+    def send(self, peer: Peer, command: WithId, deliver: Deliver, context: Any) -> None:
         """Search, then decide. ``deliver(context, reply)`` is called as for other sends: with Sent, Refused, or Failed.
 
         Refusals: as for ``core.transaction.machine.prepare``; NOT_NOW if too many wait for the index. Failed if a verdict that may be of
         this id cannot be read: nothing was stored, since the id may be a used one.
         """
         if not self._index.is_ready:
-            if len(self._waiting) >= WAITING_MAX:
-                deliver(context, _BUSY)
+            owner = owner_of(peer)
+            busy = self._shares.refusal(owner, WAITING_MAX)
+            if busy is not None:
+                deliver(context, Refused(Why.NOT_NOW, f"{busy}: send it again"))
                 return
-            self._waiting.append((command, deliver, context))
+            self._shares.add(owner)
+            self._waiting.append((owner, command, deliver, context))
             self.read_index()
             return
+        self._search(command, deliver, context)
+
+    def _search(self, command: WithId, deliver: Deliver, context: Any) -> None:
         known = self._view.producer_groups.get(command.group)
         if known is not None and (command.tx_id in known.undecided or command.tx_id in known.settled):
             # Not searched: if memory forgets it before the decision, that asks for a search.
@@ -105,7 +113,7 @@ class ChosenIds:
     def _decided(self, asked: tuple[WithId, Deliver, Any], reply: Reply | Failed) -> None:
         command, deliver, context = asked
         if type(reply) is Refused and reply.why is Why.SEARCH_AGAIN:
-            self.send(command, deliver, context)
+            self._search(command, deliver, context)
         else:
             deliver(context, reply)
 
@@ -114,7 +122,7 @@ class ChosenIds:
         if isinstance(result, BaseException):
             log.error("the index of settled ids cannot be read; halves with ids of applications fail: %s", result)
             failed = Failed(f"the index of settled ids cannot be read: {result}")
-            for _, deliver, context in self._take_waiting():
+            for _, _, deliver, context in self._take_waiting():
                 deliver(context, failed)
             self._flush()
             return
@@ -122,10 +130,12 @@ class ChosenIds:
         if not self._index.is_ready:
             self.read_index()
             return
-        for one in self._take_waiting():
-            self.send(*one)
+        for _, *one in self._take_waiting():
+            self._search(*one)
         self._flush()
 
-    def _take_waiting(self) -> list[tuple[WithId, Deliver, Any]]:
+    def _take_waiting(self) -> list[tuple[str, WithId, Deliver, Any]]:
         waiting, self._waiting = self._waiting, []
+        for owner, *_ in waiting:
+            self._shares.add(owner, -1)
         return waiting

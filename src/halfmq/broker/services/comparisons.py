@@ -104,9 +104,9 @@ class Comparisons:
             answer(reply)
 
         def compare(group: str) -> None:
-            self._transactions.compare(Compare(group, tx_id, committed, source, is_marker), made)
+            self._transactions.compare(peer, Compare(group, tx_id, committed, source, is_marker), made)
 
-        self._transactions.with_group(tx_id, group, answer, compare)
+        self._transactions.with_group(peer, tx_id, group, answer, compare)
 
     def forget(self, peer: Peer, tx_id: str, group: str, operator: str, reason: str, answer: Answer) -> None:
         """An operator lets the broker forget a finding, or a comparison that nobody can make any more. Empty ``group``: of any group.

@@ -9,6 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from halfmq.broker.peers.peer import Peer
+from halfmq.broker.peers.shares import Shares, owner_of
+from halfmq.core.decision import Refused, Why
 from halfmq.core.state import ProducerGroup, State
 
 #: Maximum number of groups, or of transactions in them, that one turn examines; about a millisecond.
@@ -26,22 +29,28 @@ class GroupScan:
     def __init__(self, view: State, loop: asyncio.AbstractEventLoop) -> None:
         self._view = view
         self._loop = loop
-        self._waiting: deque[tuple[Look, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[str, Look, Callable[[], None]]] = deque()
+        self._shares = Shares("searches of all producer groups")
 
-    def run(self, look: Look, then: Callable[[], None]) -> bool:
-        """Call ``look`` for each group that exists now, then call ``then``; at once if there are few. False: too many searches wait."""
-        if len(self._waiting) >= WAITING_MAX:
-            return False
-        self._waiting.append((look, then))
+    def run(self, peer: Peer, look: Look, then: Callable[[], None]) -> Refused | None:
+        """Call ``look`` for each group that exists now, then call ``then``; at once if there are few. Refused, with NOT_NOW: too many
+        searches wait.
+        """
+        owner = owner_of(peer)
+        busy = self._shares.refusal(owner, WAITING_MAX)
+        if busy is not None:
+            return Refused(Why.NOT_NOW, f"{busy}: try again, or name the group")
+        self._shares.add(owner)
+        self._waiting.append((owner, look, then))
         if len(self._waiting) == 1:
             self._begin()
-        return True
+        return None
 
     def _begin(self) -> None:
         self._step(deque(self._view.producer_groups.values()))
 
     def _step(self, groups: "deque[ProducerGroup]") -> None:
-        look, then = self._waiting[0]
+        owner, look, then = self._waiting[0]
         looked_at = 0
         while groups and looked_at < EXAMINED_PER_TURN_MAX:
             looked_at += 1 + look(groups.popleft())
@@ -49,6 +58,7 @@ class GroupScan:
             self._loop.call_soon(self._step, groups)
             return
         self._waiting.popleft()
+        self._shares.add(owner, -1)
         if self._waiting:
             self._loop.call_soon(self._begin)
         then()

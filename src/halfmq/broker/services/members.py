@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from halfmq import limits
 from halfmq.broker.peers.peer import Peer
 from halfmq.broker.peers.peers import Peers
+from halfmq.broker.peers.shares import Shares, owner_of
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.subscription_conflicts import SubscriptionConflicts
 from halfmq.broker.services.tag_filter import TAG
@@ -103,9 +104,11 @@ class Members:
         self._peers = peers
         self._on_unsupported = on_unsupported
         self._locks_logged = LogThrottle(lambda: time.now_ms() / 1000, rest_s=_LOCKS_LOGGED_S)
-        #: Bytes of its subscriptions, by connection and group, as counted; and their sum.
+        #: Bytes of its subscriptions, by connection and group, as counted.
         self._subscribed: dict[int, dict[str, int]] = {}
-        self.subscribed_bytes = 0
+        self._shares = Shares("bytes of subscriptions")
+        #: Whose the connections with subscriptions were when they subscribed first.
+        self._subscribers: dict[int, str] = {}
         #: By connection, while groups of its heartbeat are created: later requests, in order.
         self._waiting: dict[int, deque[_Waiting]] = {}
         #: The newest connection of each client id, and the inverse.
@@ -159,7 +162,8 @@ class Members:
             self._subscription_conflicts.left(group, number)
             if not keep_locks:
                 self._give_up_locks(number, group)
-        self.subscribed_bytes -= sum(self._subscribed.pop(number, {}).values())
+        for group in list(self._subscribed.get(number, ())):
+            self._subscribe(number, group, 0)
         self._note(ConnectionClosed(number))
 
     def _in_order(self, one: _Waiting) -> None:
@@ -179,10 +183,12 @@ class Members:
             text = f"client id {member.client_id[: limits.CLIENT_ID_CHARS_MAX]!r} is connected as another user"
             answer(Refused(Why.NO_PERMISSION, text))
             return
-        refusal = self._refusal(peer.number, member) or self._too_much(peer.number, member)
+        refusal = self._refusal(peer.number, member) or self._too_much(peer, member)
         if refusal:
             answer(Refused(Why.INVALID_PARAMETER, refusal))
             return
+        if member.consumer_groups:
+            self._subscribers.setdefault(peer.number, owner_of(peer))
         for data in member.consumer_groups:  # before its groups are created: other requests may arrive meanwhile
             self._subscribe(peer.number, data.group, _weight(data))
         missing = [data.group for data in member.consumer_groups if data.group not in self._view.groups]
@@ -295,33 +301,37 @@ class Members:
         consumers = [data.group for data in member.consumer_groups]
         return groups_refusal(self._view, number, member.producer_groups, consumers)
 
-    def _too_much(self, number: int, member: Member) -> str | None:
+    @property
+    def subscribed_bytes(self) -> int:
+        """Memory for the subscriptions of all connections, bytes."""
+        return self._shares.taken
+
+    def _too_much(self, peer: Peer, member: Member) -> str | None:
         """Why there is no memory for the subscriptions of this heartbeat."""
-        before = self._subscribed.get(number, {})
+        before = self._subscribed.get(peer.number, {})
         after = before | {data.group: _weight(data) for data in member.consumer_groups}
         whole = sum(after.values())
         if whole > limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX:
             return f"subscriptions of {whole} bytes, at most {limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX} per connection"
         more = whole - sum(before.values())
-        if (
-            more > 0
-            and whole > limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_EXEMPT
-            and self.subscribed_bytes + more > limits.SUBSCRIPTIONS_BYTES_MAX
-        ):
-            return (
-                f"subscriptions of all clients hold {self.subscribed_bytes} of {limits.SUBSCRIPTIONS_BYTES_MAX} bytes: "
-                f"only {limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_EXEMPT} more for each client now"
-            )
-        return None
+        if more <= 0 or whole <= limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_EXEMPT:
+            return None
+        owner = self._subscribers.get(peer.number) or owner_of(peer)
+        refusal = self._shares.refusal(owner, limits.SUBSCRIPTIONS_BYTES_MAX, more)
+        exempt = limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_EXEMPT
+        return f"{refusal}: a connection may have {exempt} at any time" if refusal is not None else None
 
     def _subscribe(self, number: int, group: str, weight: int) -> None:
         """Count ``weight`` bytes for the subscriptions of this connection in this group; 0: it has none any more."""
         groups = self._subscribed.setdefault(number, {})
-        self.subscribed_bytes += weight - groups.pop(group, 0)
+        more = weight - groups.pop(group, 0)
+        if more:
+            self._shares.add(self._subscribers[number], more)
         if weight:
             groups[group] = weight
         elif not groups:
             del self._subscribed[number]
+            self._subscribers.pop(number, None)
 
     def _forget_subscriptions(self, number: int, member: Member) -> None:
         """Remove subscriptions in groups in which it was not registered."""
@@ -381,7 +391,8 @@ class Members:
             if known and topic in topics and 0 <= queue_id < len(topics[topic].ends)
         ]
         if wanted:
-            self._sequencer.submit(LockQueues(group, client_id, tuple(wanted)), self._locked, (peer, answer))
+            command = LockQueues(group, client_id, tuple(wanted), owner_of(peer))
+            self._sequencer.submit(command, self._locked, (peer, answer))
         else:
             answer(Locked(()))
 
@@ -389,9 +400,10 @@ class Members:
         peer, answer = context
         if isinstance(reply, Locked) and reply.is_full and self._locks_logged.is_due("full"):
             log.warning(
-                "queue lock limit reached (%d of %d): consumers in order get no more queues until some locks expire (60 s); "
-                "the last refusal was to %s",
-                self._view.session.locks_held, limits.LOCKS_MAX, peer.address,
+                "queue lock limit reached (%d of %d, %d of them of %s, and one may have three quarters): consumers in order get no more "
+                "queues until some locks expire (60 s); the last refusal was to %s",
+                self._view.session.locks_held, limits.LOCKS_MAX, self._view.session.locks_of_owner.get(owner_of(peer), 0),
+                owner_of(peer), peer.address,
             )  # fmt: skip
         answer(reply)
 

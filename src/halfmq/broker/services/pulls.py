@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from halfmq import limits
 from halfmq.broker.peers.outgoing_bytes import OutgoingBytes
 from halfmq.broker.peers.peer import Peer
+from halfmq.broker.peers.shares import owner_of
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.tag_filter import Filter, parse_filter
 from halfmq.broker.services.topics import GroupsOnUse
@@ -32,6 +33,7 @@ from halfmq.core.queues.pull_place import AtEnd, place
 from halfmq.core.state import State, Topic
 from halfmq.errors import StoreDamaged
 from halfmq.model.queue_reads import PullRequest
+from halfmq.model.share import share_of
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, patch_committed, patch_released
 from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.store.consume_queue import QueueEntry
@@ -62,6 +64,8 @@ _FAR_BYTES: Final = 12_288
 
 #: Memory of one held pull without its filter, bytes.
 _HELD_COST: Final = 1_024
+#: At the limit for them, one part in so many is freed at once.
+_ANSWERED_PART: Final = 256
 #: Maximum number of held pulls of one queue that are read for in one go: a few ms for each hundred.
 WOKEN_MAX: Final = 1_000
 
@@ -114,6 +118,17 @@ class HeldPull(NamedTuple):
     timer: asyncio.TimerHandle
 
 
+class _PullsOfPeer(dict[int, tuple[int, int]]):
+    """Key -> queue of the held pulls of one peer."""
+
+    __slots__ = ("memory_bytes", "peer")
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__()
+        self.peer = peer
+        self.memory_bytes = 0
+
+
 class Pulls:
     """Serves pulls from the queues, and holds those that find nothing."""
 
@@ -136,8 +151,8 @@ class Pulls:
         self._view = sequencer.view
         #: (topic id, queue id) -> key -> held pull; queues without any are absent.
         self._held: dict[tuple[int, int], dict[int, HeldPull]] = {}
-        #: Peer's number -> queue by key of its held pulls. Same pulls as in ``_held``.
-        self._of_peer: dict[int, dict[int, tuple[int, int]]] = {}
+        #: Peer's number -> its held pulls. Same pulls as in ``_held``.
+        self._of_peer: dict[int, _PullsOfPeer] = {}
         #: Peers that did not read when there were messages for one of their held pulls.
         self._missed: set[int] = set()
         #: Key -> queue of every held pull, the oldest first.
@@ -332,10 +347,38 @@ class Pulls:
         self._oldest[key] = queue
         request.subscription, request.expression_type = None, ""
         self._held.setdefault(queue, {})[key] = HeldPull(peer, request, topic, selection, answer, timer)
-        self._of_peer.setdefault(peer.number, {})[key] = queue
-        while self.held_bytes > limits.HELD_BYTES_MAX:
-            oldest = next(iter(self._oldest))
-            self._time_is_up(self._oldest[oldest], oldest)
+        mine = self._of_peer.get(peer.number)
+        if mine is None:
+            mine = self._of_peer[peer.number] = _PullsOfPeer(peer)
+        mine[key] = queue
+        mine.memory_bytes += _HELD_COST + selection.memory_bytes
+        if self.held_bytes > limits.HELD_BYTES_MAX:
+            self._answer_some()
+
+    def _answer_some(self) -> None:
+        """Answer the oldest held pulls; if one user, or one address, has more than its share of the memory, the oldest ones of that one.
+
+        A few more than necessary, since all peers that hold any are looked at.
+        """
+        most = limits.HELD_BYTES_MAX
+        of_owner: dict[str, list[_PullsOfPeer]] = {}
+        for mine in self._of_peer.values():
+            of_owner.setdefault(owner_of(mine.peer), []).append(mine)
+        flooding: set[int] | None = None
+        for all_of_one in of_owner.values():
+            if sum([mine.memory_bytes for mine in all_of_one]) > share_of(most):
+                flooding = {mine.peer.number for mine in all_of_one}
+        too_much = self.held_bytes - (most - most // _ANSWERED_PART)
+        answered = []
+        for key, queue in self._oldest.items():
+            held = self._held[queue][key]
+            if flooding is None or held.peer.number in flooding:
+                answered.append((queue, key))
+                too_much -= _HELD_COST + held.selection.memory_bytes
+                if too_much <= 0:
+                    break
+        for queue, key in answered:
+            self._time_is_up(queue, key)
 
     def _release(self, queue: tuple[int, int], key: int) -> HeldPull | None:
         there = self._held.get(queue)
@@ -350,6 +393,7 @@ class Pulls:
         mine = self._of_peer.get(held.peer.number)
         if mine is not None:
             mine.pop(key, None)
+            mine.memory_bytes -= _HELD_COST + held.selection.memory_bytes
             if not mine:
                 del self._of_peer[held.peer.number]
         return held

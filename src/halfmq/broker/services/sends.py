@@ -13,9 +13,9 @@ from halfmq.broker.services.access import CLIENT_INNER_PRODUCER, Asked, not_allo
 from halfmq.broker.services.chosen_ids import ChosenIds
 from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.send_commands import BatchMessage, SendRequest, batch_command, send_command
-from halfmq.broker.turns import BUSY, Turns
+from halfmq.broker.turns import Turns
 from halfmq.core.commands import SendBack, SendBatch, SendHalf
-from halfmq.core.decision import Failed, Refused, Why
+from halfmq.core.decision import Failed, Refused
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.model.users import Right, Scope
 
@@ -54,7 +54,7 @@ class Sends:
             elif command.searched_to < 0:
                 self._sequencer.submit_small(command, deliver, context)
             else:
-                self._chosen_ids.send(command, deliver, context)
+                self._chosen_ids.send(peer, command, deliver, context)
         elif type(command) is Refused:  # where it is not one, ``isinstance`` takes four times as long
             deliver(context, command)
         else:
@@ -82,8 +82,9 @@ class Sends:
                 self._sequencer.submit(command, deliver, context)
 
         steps = batch_command(peer.number, peer.born_host, request, messages)
-        if not self._turns.run(peer, memory_bytes, steps, submit, failed, in_order=True):
-            deliver(context, Refused(Why.NOT_NOW, BUSY))
+        busy = self._turns.run(peer, memory_bytes, steps, submit, failed, in_order=True)
+        if busy is not None:
+            deliver(context, busy)
 
     def send_back(
         self,
@@ -123,5 +124,6 @@ class Sends:
                 self._sequencer.submit(command._replace(message=message), deliver, context)
 
         steps = self._stored.visible(log_offset)
-        if not self._turns.run(peer, _SEND_BACK_COST, steps, found, failed, in_order=True):
-            deliver(context, Refused(Why.NOT_NOW, BUSY))
+        busy = self._turns.run(peer, _SEND_BACK_COST, steps, found, failed, in_order=True)
+        if busy is not None:
+            deliver(context, busy)

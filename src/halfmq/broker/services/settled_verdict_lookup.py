@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from halfmq.broker.offload import Offload
+from halfmq.broker.peers.peer import Peer
+from halfmq.broker.peers.shares import Shares, owner_of
 from halfmq.broker.services.messages import settled_row
 from halfmq.core.commands import SettledRow
 from halfmq.core.state import State
@@ -55,9 +57,9 @@ class SettledVerdictLookup:
         self._view = view
         self._store = store
         self._offload = offload
-        self._looking = 0
+        self._shares = Shares("searches of the transaction table")
 
-    def look(self, group: str, tx_id: str, then: Callable[[Look], None]) -> None:
+    def look(self, peer: Peer, group: str, tx_id: str, then: Callable[[Look], None]) -> None:
         """Call ``then``, now or later on the loop, with the verdict of this transaction. Empty ``group``: of any group.
 
         Only for transactions that are not in memory: for an undecided or recently settled one the result is wrong.
@@ -66,14 +68,16 @@ class SettledVerdictLookup:
         if found is not None:
             then(found)
             return
-        if self._looking >= LOOKS_MAX:
-            then(NotSearched("too many searches of the transaction table at the moment: try again"))
+        owner = owner_of(peer)
+        busy = self._shares.refusal(owner, LOOKS_MAX)
+        if busy is not None:
+            then(NotSearched(f"{busy}: try again"))
             return
-        self._looking += 1
+        self._shares.add(owner)
         files_max = FILES_MAX
 
         def looked(result: object) -> None:
-            self._looking -= 1
+            self._shares.add(owner, -1)
             if isinstance(result, SearchResult):
                 then(self._confirmed_match(result, group, tx_id) or _missed(result))
             else:

@@ -57,7 +57,6 @@ LISTING_COST: Final = 1 << 20
 #: Halves whose properties are read between two places where that may be interrupted: a millisecond for the longest ones.
 _NOTES_AT_ONCE: Final = 16
 _NO_NOTES: Final = HalfNotes()
-_BUSY: Final = "too many searches of all producer groups at the moment: try again, or name the group"
 
 
 class Listing(NamedTuple):
@@ -158,7 +157,7 @@ class Transactions:
         except (LookupError, StoreDamaged):  # a listing shows what there is; a check says that the half is damaged
             return _NO_NOTES
 
-    def story(self, tx_id: str, group: str, answer: Callable[[Story | Refused], None]) -> None:
+    def story(self, peer: Peer, tx_id: str, group: str, answer: Callable[[Story | Refused], None]) -> None:
         """The history of a transaction, and what it waits for. Empty ``group``: of any group.
 
         Refusals: INVALID_PARAMETER: of the names, or several groups have it. NOT_NOW: try again.
@@ -166,7 +165,7 @@ class Transactions:
 
         def of(group: str) -> None:
             if transaction_state(self._sequencer.view, group, tx_id) == UNKNOWN:
-                self._settled_verdict_lookup.look(group, tx_id, lambda look: found(group, look))
+                self._settled_verdict_lookup.look(peer, group, tx_id, lambda look: found(group, look))
             else:
                 found(group, None)
 
@@ -174,7 +173,7 @@ class Transactions:
             answer(self._story(group, tx_id, look))
             self._flush()
 
-        self.with_group(tx_id, group, answer, of)
+        self.with_group(peer, tx_id, group, answer, of)
 
     def _story(self, group: str, tx_id: str, look: Look | None) -> Story | Refused:
         view, now_ms = self._sequencer.view, self._time.now_ms()
@@ -243,9 +242,10 @@ class Transactions:
             self._flush()
 
         peer.keep(kept)
-        if not self._scan.run(look, tell):
+        busy = self._scan.run(peer, look, tell)
+        if busy is not None:
             peer.give_back(kept)
-            answer(Refused(Why.NOT_NOW, _BUSY))
+            answer(busy)
 
     def _awaited(self, ids: Collection[str], group: str) -> set[str]:
         """Those of ``ids`` that are to be compared. There are at most ``limits.COMPARISONS_MAX``."""
@@ -280,13 +280,13 @@ class Transactions:
 
         def decide(group: str) -> None:
             command = ResolveTransaction(group, tx_id, wanted, by.name, by=by, user=peer.user)
-            self.decide(command, lambda _, reply: resolved(command, reply))
+            self.decide(peer, command, lambda _, reply: resolved(command, reply))
 
         def resolved(command: ResolveTransaction, reply: Any) -> None:
             self._say_resolved(peer, command, by.reason, reply)
             answer(reply)
 
-        self.with_group(tx_id, group, answer, decide)
+        self.with_group(peer, tx_id, group, answer, decide)
 
     def _say_resolved(
         self, peer: Peer, command: ResolveTransaction, reason: str, reply: Settled | Refused | Failed
@@ -302,7 +302,7 @@ class Transactions:
             text = "%s decided: %s at position %d, reason: %s"
             log.warning(text, who, what, reply.position, reason or "none given")
 
-    def ask(self, tx_id: str, group: str, answer: Callable[[CheckSent | Refused | Failed], None]) -> None:
+    def ask(self, peer: Peer, tx_id: str, group: str, answer: Callable[[CheckSent | Refused | Failed], None]) -> None:
         """Send a check now, due or not, also of a parked transaction. Its result arrives as that of any check.
 
         Refusals: as for ``resolve``; NOT_NOW also if no producer is reachable or a check is not allowed; ALREADY_SETTLED.
@@ -311,7 +311,7 @@ class Transactions:
         def asked(group: str, reply: Any) -> None:
             answer(CheckSent(group, reply.client_id, reply.checks) if isinstance(reply, Asked) else reply)
 
-        self.with_group(tx_id, group, answer, lambda group: self.decide(CheckNow(group, tx_id), asked))
+        self.with_group(peer, tx_id, group, answer, lambda group: self.decide(peer, CheckNow(group, tx_id), asked))
 
     def ask_parked(
         self, peer: Peer, group: str, count_max: int, answer: Callable[[ParkedChecked | Refused | Failed], None]
@@ -336,13 +336,13 @@ class Transactions:
 
     # --- helpers, also of ``comparisons``
 
-    def compare(self, command: Compare, then: Callable[[str, Reply | Failed], None]) -> None:
+    def compare(self, peer: Peer, command: Compare, then: Callable[[str, Reply | Failed], None]) -> None:
         """As ``decide``, with the name of the operator who gave the verdict."""
         acted = self._recently_acted(command.group, command.tx_id)
-        self.decide(command._replace(operator=acted.name if acted is not None else ""), then)
+        self.decide(peer, command._replace(operator=acted.name if acted is not None else ""), then)
 
     def decide(
-        self, command: ResolveTransaction | CheckNow | Compare, then: Callable[[str, Reply | Failed], None]
+        self, peer: Peer, command: ResolveTransaction | CheckNow | Compare, then: Callable[[str, Reply | Failed], None]
     ) -> None:
         """Decide, and again with the row of the transaction table if the decision did not know the transaction.
 
@@ -352,7 +352,7 @@ class Transactions:
 
         def decided(_: None, reply: Reply | Failed) -> None:
             if isinstance(reply, Refused) and reply.why is Why.NOT_FOUND:
-                self._settled_verdict_lookup.look(command.group, command.tx_id, lambda look: looked(reply, look))
+                self._settled_verdict_lookup.look(peer, command.group, command.tx_id, lambda look: looked(reply, look))
             else:
                 then(command.group, reply)
 
@@ -370,7 +370,7 @@ class Transactions:
         self._sequencer.submit(command, decided)
 
     def with_group(
-        self, tx_id: str, named: str, refuse: Callable[[Refused], None], then: Callable[[str], None]
+        self, peer: Peer, tx_id: str, named: str, refuse: Callable[[Refused], None], then: Callable[[str], None]
     ) -> None:
         """Call ``then``, now or later, with the producer group of the transaction, or "" if none has it in memory.
 
@@ -402,5 +402,6 @@ class Transactions:
                 then(found[0] if found else "")
             self._flush()
 
-        if not self._scan.run(look, looked):
-            refuse(Refused(Why.NOT_NOW, _BUSY))
+        busy = self._scan.run(peer, look, looked)
+        if busy is not None:
+            refuse(busy)

@@ -19,12 +19,14 @@ from halfmq.broker.offload import Offload
 from halfmq.broker.peers.peer import Peer
 from halfmq.broker.peers.peers import Peers
 from halfmq.broker.peers.principal import Principal
+from halfmq.broker.peers.shares import Shares, owner_of
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.pages import Page, page_of
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import Actor, RemoveUser, SetUser
 from halfmq.core.decision import Failed, Refused, Reply, UserIsSet, UserRemoved, Why
 from halfmq.errors import UsageError
+from halfmq.model.share import share_of
 from halfmq.model.users import User, UserLimits, UserSecret, is_user_name, parse_permissions
 from halfmq.runtime.entropy import Entropy
 from halfmq.runtime.sealing import SecretsKey, hash_password, is_password
@@ -107,9 +109,10 @@ class Users:
             self._know(name, user)
         #: Peers that proved who they are, by number.
         self._identified: dict[int, Principal] = {}
-        self._verifying = 0
+        self._verifying = Shares("passwords that are being verified")
         #: Changes of users that are asked for, the first of them is under way.
         self._changing: deque[Callable[[], None]] = deque()
+        self._changes = Shares("changes of users that wait")
         #: The secret of ``FIRST``; "": there are users.
         self.token = ""
         if not self._view.users:
@@ -137,9 +140,14 @@ class Users:
             return None
         if peer.principal is not None:
             return Refused(Why.NO_PERMISSION, f"this connection is user {peer.principal.name!r}: open another one")
-        most = principal.limits.connections
-        if most and len(principal.connections) >= most:
-            text = f"user {name!r} has {most} connections, as many as it may (halfmq user set --connections)"
+        own, all_ = principal.limits.connections, self._peers.places.connections_max
+        if len(principal.connections) >= (own or share_of(all_)):
+            text = f"user {name!r} has {own} connections, as many as it may (halfmq user set --connections)"
+            if not own:
+                text = (
+                    f"user {name!r} has {share_of(all_)} of {all_} connections, as many as one user may (--connections-max, or "
+                    "halfmq user set --connections)"
+                )
             return Refused(Why.LIMIT_REACHED, text)
         peer.become(principal)
         self._identified[peer.number] = principal
@@ -152,7 +160,9 @@ class Users:
         if principal is not None:
             principal.connections.discard(number)
 
-    def by_password(self, name: str, password: str, answer: Callable[[Principal | Refused | None], None]) -> None:
+    def by_password(
+        self, peer: Peer, name: str, password: str, answer: Callable[[Principal | Refused | None], None]
+    ) -> None:
         """Who gives this password, or this secret, as the HTTP port takes it; None: nobody. A password is verified outside of the loop, a
         few at a time, since that takes long on purpose. Refusals: NOT_NOW.
         """
@@ -164,13 +174,13 @@ class Users:
         stored = user.password if user is not None else ""
         if not stored:
             answer(None)
-        elif self._verifying >= _VERIFIED_AT_ONCE_MAX:
-            answer(Refused(Why.NOT_NOW, "too many passwords are being verified: try again"))
+        elif busy := self._verifying.refusal(owner := owner_of(peer), _VERIFIED_AT_ONCE_MAX):
+            answer(Refused(Why.NOT_NOW, f"{busy}: try again"))
         else:
-            self._verifying += 1
+            self._verifying.add(owner)
 
             def verified(found: object) -> None:
-                self._verifying -= 1
+                self._verifying.add(owner, -1)
                 is_same = self._view.users.get(name) is user
                 answer(self._principals.get(name) if found is True and is_same else None)
 
@@ -196,16 +206,20 @@ class Users:
         if refused is not None:
             answer(refused)
             return
+        owner = owner_of(peer)
 
         def done(reply: Changed | Refused | Failed) -> None:
             answer(reply)
+            self._changes.add(owner, -1)
             self._changing.popleft()
             if self._changing:
                 self._changing[0]()
 
-        if len(self._changing) >= _CHANGES_MAX:
-            answer(Refused(Why.NOT_NOW, f"{_CHANGES_MAX} changes of users wait: try again"))
+        busy = self._changes.refusal(owner, _CHANGES_MAX)
+        if busy is not None:
+            answer(Refused(Why.NOT_NOW, f"{busy}: try again"))
             return
+        self._changes.add(owner)
         # One after another: each begins with the user as the one before leaves it.
         self._changing.append(lambda: self._begin(peer, change, done))
         if len(self._changing) == 1:

@@ -20,6 +20,7 @@ from halfmq.core.decision import NOTHING, Decision, Done, Locked
 from halfmq.core.events import LocksExpired, QueuesLocked, QueuesUnlocked
 from halfmq.core.schema import group_set
 from halfmq.core.state import ConsumerSession, QueueLock, State, holders_bytes, next_offset
+from halfmq.model.share import share_of
 
 Queue = tuple[str, int]
 
@@ -32,14 +33,18 @@ def locks_expired(state: State, command: LockQueues, now_ms: int) -> LocksExpire
     session = state.session.consumers.get(command.group)
     locks = session.locks if session is not None else {}
     new = sum([queue not in locks for queue in command.queues])
-    is_short = new > 0 and state.session.locks_held + new > _locks_max(session, command.client_id)
+    most = _locks_max(session, command.client_id)
+    mine = state.session.locks_of_owner.get(command.owner, 0)
+    is_short = new > 0 and (
+        state.session.locks_held + new > most or (command.owner != "" and mine + new > share_of(most))
+    )
     return LocksExpired(command.group, is_short, now_ms)
 
 
 def decide_lock(state: State, command: LockQueues, now_ms: int) -> Decision:
     """Grant the client each queue that nobody else holds, for 60 s. Apply ``LocksExpired`` before.
 
-    At the maximum number of locks, free queues are not granted; renewals always are.
+    At the maximum number of locks, of all or of one user or address, free queues are not granted; renewals always are.
 
     Replies:
         Locked: the queues that the client holds from now on. Others are held by, or reserved for, other clients.
@@ -49,19 +54,22 @@ def decide_lock(state: State, command: LockQueues, now_ms: int) -> Decision:
     locks = session.locks if session is not None else {}
     most = _locks_max(session, client_id)
     held = state.session.locks_held
+    mine = state.session.locks_of_owner.get(command.owner, 0)
+    most_of_one = share_of(most)
     granted: dict[Queue, None] = {}
     for queue in command.queues:
         holder = locks.get(queue)
         if holder is None and queue not in granted:
-            if held >= most:
+            if held >= most or mine >= most_of_one:
                 continue
             held += 1
+            mine += command.owner != ""
         elif holder is not None and holder.client_id != client_id and holder.until_ms > now_ms:
             continue
         granted[queue] = None
     queues = tuple([queue for queue in command.queues if queue in granted])
-    is_full = len(queues) < len(command.queues) and held >= most
-    locked = QueuesLocked(group, client_id, queues, now_ms + limits.QUEUE_LOCK_MS)
+    is_full = len(queues) < len(command.queues) and (held >= most or mine >= most_of_one)
+    locked = QueuesLocked(group, client_id, queues, now_ms + limits.QUEUE_LOCK_MS, command.owner)
     return _decided(state, group, queues, client_id, Locked(queues, is_full), locked)
 
 
@@ -165,24 +173,41 @@ def note_locked(state: State, event: QueuesLocked) -> None:
     if session is None:
         session = state.session.consumers[event.group] = ConsumerSession()
     for queue in event.queues:
-        state.session.locks_held += queue not in session.locks
-        session.locks[queue] = QueueLock(event.client_id, event.until_ms)
+        if queue in session.locks:
+            drop_lock(state, session, queue)
+        session.locks[queue] = QueueLock(event.client_id, event.until_ms, event.owner)
+        state.session.locks_held += 1
+        if event.owner:
+            _count_of_owner(state, event.owner, 1)
 
 
 def note_unlocked(state: State, event: QueuesUnlocked) -> None:
     session = state.session.consumers.get(event.group)
     for queue in event.queues if session is not None else ():
         if session is not None and _holds(session.locks, event.client_id, queue):
-            del session.locks[queue]
-            state.session.locks_held -= 1
+            drop_lock(state, session, queue)
+
+
+def drop_lock(state: State, session: ConsumerSession, queue: Queue) -> None:
+    """The lock is nobody's any more."""
+    owner = session.locks.pop(queue).owner
+    state.session.locks_held -= 1
+    if owner:
+        _count_of_owner(state, owner, -1)
+
+
+def _count_of_owner(state: State, owner: str, more: int) -> None:
+    count = state.session.locks_of_owner.pop(owner, 0) + more
+    if count:
+        state.session.locks_of_owner[owner] = count
 
 
 def forget_locks(state: State, group: str) -> None:
     """The group was deleted."""
     session = state.session.consumers.get(group)
     if session is not None:
-        state.session.locks_held -= len(session.locks)
-        session.locks.clear()
+        for queue in list(session.locks):
+            drop_lock(state, session, queue)
         if not session.members:
             del state.session.consumers[group]
 
@@ -191,5 +216,4 @@ def _drop_expired(state: State, session: ConsumerSession, now_ms: int) -> None:
     session.locks_checked_at_ms = now_ms
     expired = [queue for queue, lock in session.locks.items() if lock.until_ms <= now_ms]
     for queue in expired:
-        del session.locks[queue]
-    state.session.locks_held -= len(expired)
+        drop_lock(state, session, queue)

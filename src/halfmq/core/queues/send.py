@@ -242,7 +242,7 @@ def _send_copy(state: State, command: SendMessage, place: Destination, now_ms: i
 
 def _consumes_in_order(state: State, group: str, now_ms: int) -> bool:
     session = state.session.consumers.get(group)
-    return session is not None and any(until_ms > now_ms for _, until_ms in session.locks.values())
+    return session is not None and any(lock.until_ms > now_ms for lock in session.locks.values())
 
 
 def dead_letter_topic(

@@ -7,7 +7,7 @@ Undecided transactions of strangers cannot be removed, so the last quarter of ``
 somebody's: with a producer that is connected and is in few groups, with limits of their own, or of a query that has decided a batch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
 
@@ -16,6 +16,7 @@ from halfmq.core.decision import Refused, Why
 from halfmq.core.state import ProducerGroup, State, Undecided
 from halfmq.model.records import COPIED_HALF_MESSAGE_AT, REF_BYTES
 from halfmq.model.settings import BrokerSettings
+from halfmq.model.share import share_of
 
 #: Bytes of a commit without halves and references: record head, prefix, longest group, id and user, alignment.
 COMMIT_FRAME_BYTES = 16 + limits.GROUP_CHARS_MAX + limits.TRANSACTION_ID_CHARS_MAX + limits.USER_NAME_CHARS_MAX + 8
@@ -23,6 +24,8 @@ COMMIT_FRAME_BYTES = 16 + limits.GROUP_CHARS_MAX + limits.TRANSACTION_ID_CHARS_M
 HALF_FRAME_BYTES = COPIED_HALF_MESSAGE_AT + REF_BYTES
 #: Connections of a group that are looked at for one that is in few groups.
 _CONNECTIONS_EXAMINED_MAX: Final = 64
+#: Groups that are looked at for the one that has most, for each refusal.
+_GROUPS_EXAMINED_MAX: Final = 256
 _ONE_HALF_BYTES = COMMIT_FRAME_BYTES + HALF_FRAME_BYTES
 
 
@@ -82,17 +85,60 @@ def refuse_bytes(
     return None
 
 
-def refuse_of_user(state: State, name: str) -> Refused | None:
-    """Why this user may not begin another transaction; None if it may, or nobody is known."""
+def refuse_of_user(state: State, name: str, message_bytes: int, *, begins: bool) -> Refused | None:
+    """Why this user may not prepare ``message_bytes`` more, and begin another transaction with them; None if it may, or nobody is known.
+
+    Without a limit of its own, a user has its share of the limits over all groups (``share_of``).
+    """
+    if not name:
+        return None
+    settings, derived = state.settings, state.derived
+    most = share_of(settings.undecided_total_bytes_max)
+    held = derived.undecided_bytes_of_user.get(name, 0)
+    if held + message_bytes > most:
+        text = (
+            f"user {name!r} has {held} bytes of undecided messages; {most} of {settings.undecided_total_bytes_max} are allowed to one user "
+            "(--undecided-total-bytes-max); settle some, see halfmq tx stats"
+        )
+        return Refused(Why.LIMIT_REACHED, text)
+    if not begins:
+        return None
     user = state.users.get(name)
-    most = user.limits.undecided if user is not None else 0
-    count = state.derived.undecided_of_user.get(name, 0)
-    if not most or count < most:
+    own = user.limits.undecided if user is not None else 0
+    most = own or share_of(settings.undecided_total_max)
+    count = derived.undecided_of_user.get(name, 0)
+    if count < most:
         return None
     text = f"user {name!r} has {count} undecided transactions, as many as it may (`halfmq user set --undecided`)"
-    if count > most:
+    if not own:
+        text = (
+            f"user {name!r} has {count} of {settings.undecided_total_max} undecided transactions, as many as one user may "
+            "(--undecided-total-max, or `halfmq user set --undecided`); settle some, see halfmq tx stats"
+        )
+    elif count > most:
         text = f"user {name!r} has {count} undecided transactions, and may have {most} (`halfmq user set --undecided`)"
     return Refused(Why.LIMIT_REACHED, text)
+
+
+def _most_of_bytes(state: State) -> str:
+    """Who has most of the undecided bytes, as a clause."""
+    return _holder(state, state.derived.undecided_bytes_of_user, lambda group: group.derived.bytes)
+
+
+def _most_of_count(state: State) -> str:
+    """Who has most of the undecided transactions, as a clause."""
+    return _holder(state, state.derived.undecided_of_user, lambda group: len(group.undecided))
+
+
+def _holder(state: State, of_users: dict[str, int], of_group: Callable[[ProducerGroup], int]) -> str:
+    if of_users:
+        name = max(of_users, key=of_users.__getitem__)
+        return f"{of_users[name]} of them by user {name!r}"
+    groups = state.producer_groups
+    if len(groups) > _GROUPS_EXAMINED_MAX:
+        return f"of {state.derived.undecided_groups} producer groups"
+    largest = max(groups.values(), key=of_group, default=None)
+    return f"{of_group(largest)} of them by producer group {largest.name!r}" if largest is not None else "of nobody"
 
 
 def _strangers_max(settings: BrokerSettings) -> int:
@@ -118,12 +164,12 @@ def _refuse_in_all(
     """Refusal by the limits over all groups. A transaction that has begun may continue, except for bytes, which every half adds."""
     settings = state.settings
     if state.derived.undecided_bytes + message_bytes > settings.undecided_total_bytes_max:
-        what = f"{state.derived.undecided_bytes} bytes of undecided messages"
+        what = f"{state.derived.undecided_bytes} bytes of undecided messages ({_most_of_bytes(state)})"
         return _full(what, "--undecided-total-bytes-max", settings.undecided_total_bytes_max)
     if known is not None:
         return None
     if state.derived.undecided_count >= settings.undecided_total_max:
-        what = f"{state.derived.undecided_count} undecided transactions"
+        what = f"{state.derived.undecided_count} undecided transactions ({_most_of_count(state)})"
         return _full(what, "--undecided-total-max", settings.undecided_total_max)
     if group is not None and group.undecided:
         return None

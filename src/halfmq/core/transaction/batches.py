@@ -227,10 +227,9 @@ def _refuse_batch(
             Why.MESSAGE_ILLEGAL,  # a client that gets LIMIT_REACHED waits, which does not help here
             f"transaction {command.tx_id!r} has {halves} half batches, as many as it may; send larger ones",
         )
-    if known is None:
-        refused = refuse_of_user(state, command.user)
-        if refused is not None:
-            return refused
+    refused = refuse_of_user(state, command.user, size, begins=known is None)
+    if refused is not None:
+        return refused
     batch = command.batch
     if batch is None:
         total = verdict_bytes + size + sum([half.message_bytes for half in known.halves] if known is not None else [])

@@ -155,8 +155,8 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
     if properties_bytes > limits.PROPERTIES_BYTES_MAX:
         return Decision(NOTHING, too_many_properties(properties_bytes))
     refused = refuse_half(state, group, known, size - MESSAGE_AT)
-    if user and refused is None and known is None:
-        refused = refuse_of_user(state, user)
+    if user and refused is None:
+        refused = refuse_of_user(state, user, size - MESSAGE_AT, begins=known is None)
     if refused is not None:
         return Decision(NOTHING, refused)
     half_index = state.next_half_index

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from tests.support.in_process import make_broker, serving
 from tests.support.raw_client import Answer, RawClient, property_string
+from tests.support.services import FakePeer
 from tests.support.users import FIRST, log_in, serving_users, signed
 from tests.support.waiting import soon, until
 from tests.support.worst_requests import send_ext
 
 from halfmq.broker.first_token import NAME
+from halfmq.broker.services import users as users_module
+from halfmq.broker.services.users import Change, Changed
 from halfmq.errors import EnvironmentFailed, UsageError
 from halfmq.model.users import UserLimits
 from halfmq.wire.remoting import codes
@@ -331,6 +334,61 @@ async def test_connections_of_a_user_are_limited(tmp_path: Path) -> None:
         await first.close()
         await until(lambda: len(users.running.broker._peers.connected) == 3, "it is gone")
         assert (await log_in(await users.client(), "shop", secret)).code == OK
+
+
+async def test_one_user_leaves_others_a_quarter_of_the_connections(tmp_path: Path) -> None:
+    async with serving_users(tmp_path, connections_max=100, connections_per_address_max=100) as users:
+        secret = await users.add("flood", SHOP)
+        await users.add("shop", SHOP)
+        for _ in range(75):
+            await users.client("flood")
+        answer = await log_in(await users.client(), "flood", secret)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_BUSY,
+            "user 'flood' has 75 of 100 connections, as many as one user may (--connections-max, or halfmq user set --connections)",
+        )
+        assert (await send(await users.client("shop"))).code == OK
+        # A limit of its own may be more.
+        assert (await users.change(UserChange("flood", False, limits=UserLimits(connections=76)))).code == OK
+        await users.client("flood")
+
+
+async def test_one_address_leaves_others_a_password_that_is_verified_and_one_user_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(users_module, "_CHANGES_MAX", 4)
+    async with serving_users(tmp_path) as users:
+        await users.add("desk", ("describe:*",), password="correct horse battery")
+        service = users.running.broker._users
+        assert service is not None
+        found: list[Any] = []
+        guesser, honest = [FakePeer(number) for number in range(4)], FakePeer(host="10.0.0.8")
+        for peer in guesser:
+            service.by_password(peer, "desk", "wrong", found.append)  # type: ignore[arg-type]
+        (refused,) = found
+        assert refused.text == (
+            "address 10.0.0.7 has 3 of 4 passwords that are being verified, and one address may have 3: try again"
+        )
+        service.by_password(honest, "desk", "correct horse battery", found.append)  # type: ignore[arg-type]
+        await until(lambda: len(found) == 5)
+        assert sorted(one.name for one in found[1:] if one is not None) == ["desk"]
+        assert service._verifying.taken == 0
+        # Changes of users.
+        await users.add("ada", ("administer:*",))
+        await users.client("ada")
+        await users.client("root")
+        peers = list(users.running.broker._peers.connected.values())
+        root, ada = [[peer for peer in peers if peer.user == name] for name in ("root", "ada")]
+        answers: list[Any] = []
+        for number in range(4):
+            change = Change("desk", False, "", None, None, None, 0, f"long enough {number}")
+            service.change(root[number % 2], change, answers.append)
+        (refused,) = answers
+        assert refused.text == "user 'root' has 3 of 4 changes of users that wait, and one user may have 3: try again"
+        service.change(ada[0], Change("desk", False, "", None, None, None, 0, "by ada, as it is"), answers.append)
+        await until(lambda: len(answers) == 5)
+        assert [isinstance(one, Changed) for one in answers] == [False, True, True, True, True]
+        assert service._changes.taken == 0
 
 
 async def test_a_user_that_sends_too_much_waits_and_others_do_not(tmp_path: Path) -> None:

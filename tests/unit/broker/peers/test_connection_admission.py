@@ -132,10 +132,12 @@ async def test_an_operator_is_served_while_a_flood_holds_every_place_and_keeps_c
         producer = await running.client()
         answer = await producer.ask(SEND, send_ext("T", "P", 0, {}), b"x")
         assert (answer.code, "for operators" in (answer.remark or "")) == (2, True)
+        assert "are taken, 15 of 20 by 127.0.0.1 (--connections-max" in (answer.remark or ""), "who has them"
         await soon(producer.closed.wait())
         assert not running.state.topics_by_name
 
-        assert [text for text in caplog.messages if "may only send operators' commands" in text], "and the log says so"
+        said = "are taken, 15 of 20 by 127.0.0.1: further ones may only send operators' commands"
+        assert [text for text in caplog.messages if said in text], "and the log says so"
 
         for client in ordinary:
             await client.close()

@@ -44,8 +44,10 @@ class Loop:
 
 
 class Peer:
-    def __init__(self, outgoing: OutgoingBytes, number: int, left: int) -> None:
+    def __init__(self, outgoing: OutgoingBytes, number: int, left: int, user: str = "") -> None:
         self.number = number
+        self.user = user
+        self.address = f"10.0.0.{number}:5"
         self.left = left
         self.is_cut = False
         self._outgoing = outgoing
@@ -105,6 +107,23 @@ def test_at_the_bound_who_took_nothing_for_longest_goes_first_and_of_several_the
     loop.run(0.5)
     assert (old.is_cut, large.is_cut, small.is_cut, late.is_cut, reading.is_cut) == (True, True, False, False, False)
     assert outgoing.bytes <= MOST - MOST // 8
+
+
+def test_at_the_bound_connections_of_one_that_has_more_than_its_share_go_first(
+    loop: Loop, outgoing: OutgoingBytes
+) -> None:
+    """Else who connects anew all the time is never the one that has read nothing for longest."""
+    slow = Peer(outgoing, 1, 200_000, "shop")
+    loop.run(5)
+    flood = [Peer(outgoing, number, 80_000, "flood") for number in range(2, 12)]
+    assert outgoing.bytes == MOST
+    flood[0].write(40_000)
+    loop.run()
+    assert not slow.is_cut
+    assert sum(peer.is_cut for peer in flood) == 2
+    slow.write(200_000)  # now nobody has more than three quarters
+    loop.run()
+    assert slow.is_cut
 
 
 def test_what_is_written_to_a_full_peer_is_no_reading_and_hides_none(loop: Loop, outgoing: OutgoingBytes) -> None:

@@ -18,7 +18,8 @@ from halfmq.broker.peers import unfinished_frames as unfinished_frames
 from halfmq.broker.peers.unfinished_frames import _LOG_INTERVAL_S, ADMITTED_S, UnfinishedFrames
 
 FRAME = 1_000
-#: 4,016: waiting ones hold 1,004, the oldest waiting frame 1,004, and 2,008 are shared: 502 the most of one.
+#: 4,016: waiting ones hold 1,004, the oldest waiting frame 1,004, and 2,008 are shared, 1,506 of
+#: them the most of one user or address: 376 the most of one frame.
 BOUND = 4 * (FRAME + 4)
 
 
@@ -56,8 +57,10 @@ class Clock:
 class Peer:
     """A connection and who sends on it: what it sends counts once the broker reads it."""
 
-    def __init__(self, house: "House", number: int) -> None:
+    def __init__(self, house: "House", number: int, user: str) -> None:
         self.number = number
+        self.user = user
+        self.address = f"10.0.0.{number}:5"
         self.reads = True
         self.closed = False
         self.held_up = False
@@ -103,8 +106,8 @@ class House:
         self.frames = UnfinishedFrames(self.clock, BOUND, frame_bytes_max=FRAME)  # type: ignore[arg-type]
         self.peers: list[Peer] = []
 
-    def peer(self, size: int = 0, first: int = 0) -> Peer:
-        self.peers.append(Peer(self, len(self.peers)))
+    def peer(self, size: int = 0, first: int = 0, user: str = "") -> Peer:
+        self.peers.append(Peer(self, len(self.peers), user))
         if size:
             self.peers[-1].begin(size, first)
         return self.peers[-1]
@@ -146,7 +149,7 @@ def test_frames_that_take_a_quarter_of_what_is_free_at_most_are_all_read_from() 
 def test_frames_that_are_larger_by_a_third_never_hold_up_a_smaller_one(seed: int) -> None:
     rng = random.Random(seed)
     house = House()
-    size = rng.randint(5, 502)
+    size = rng.randint(5, 376)
     for _ in range(300):
         larger = house.peer(rng.randint((4 * size + 2) // 3, FRAME + 4), 1)
         if larger.reads:
@@ -164,6 +167,49 @@ def test_the_smallest_of_who_waits_comes_first() -> None:
     assert (much.reads, little.reads) == (False, False)
     assert house.peers[0].send(50)
     assert (much.reads, little.reads, house.peers[18].reads) == (False, True, False)
+    house.check()
+
+
+#: Each takes a quarter of what is left of the share of one, 1,506 of 2,008; together 1,237.
+FLOOD = (376, 282, 212, 159, 119, 89)
+
+
+def test_one_user_leaves_others_a_quarter_of_what_is_shared() -> None:
+    """Over all its connections, however small its frames are."""
+    house = House()
+    flood = [house.peer(size, 1, "flood") for size in (*FLOOD, 80, 80, 70)]
+    assert [peer.reads for peer in flood] == [True] * 7 + [False] * 2, "the seventh one as the oldest waiting one"
+    assert house.frames._shares.of("user 'flood'") == sum(FLOOD)
+    house.check()
+    shop = [house.peer(size, 1, "shop") for size in (190, 140, 100, 70)]
+    assert all(peer.reads for peer in shop), "others fit at once"
+    for peer in (*shop, *flood[:5]):
+        assert peer.send(peer.size - 1)
+    assert all(peer.reads for peer in flood)
+    house.check()
+
+
+def test_small_frames_overtake_large_ones_of_the_same_user() -> None:
+    house = House()
+    for size in range(FRAME, 8, -8):
+        house.peer(size, 1, "flood")
+    assert house.frames.waiting > 100
+    assert house.peer(5, 1, "flood").reads
+
+
+def test_who_has_its_share_does_not_hold_up_larger_frames_of_others_that_wait() -> None:
+    house = House()
+    flood = [house.peer(size, 1, "flood") for size in FLOOD]
+    oldest = house.peer(FRAME, 1, "shop")
+    small = house.peer(70, 1, "flood")
+    rest = [house.peer(size, 1, "shop") for size in (190, 140, 110)]
+    large = house.peer(85, 1, "shop")
+    assert (oldest.reads, small.reads, [one.reads for one in rest], large.reads) == (True, False, [True] * 3, False)
+    assert rest[2].send(109)
+    assert (small.reads, large.reads) == (False, True)
+    house.check()
+    assert flood[0].send(375)
+    assert small.reads
     house.check()
 
 
@@ -345,11 +391,12 @@ def in_part(running: Running) -> int:
 FILLING = bytes(6 << 20)
 
 
-async def send_slowly(port: int, announced: int, sent: int) -> "tuple[socket.socket, asyncio.Task[None]]":
+async def send_slowly(port: int, announced: int, sent: int, host: str) -> "tuple[socket.socket, asyncio.Task[None]]":
     """Announce a frame and send a part of it, as far as it is taken."""
     loop = asyncio.get_running_loop()
     made = socket.socket()
     made.setblocking(False)
+    made.bind((host, 0))
     await loop.sock_connect(made, ("127.0.0.1", port))
     await loop.sock_sendall(made, announced.to_bytes(4, "big"))
     task = loop.create_task(loop.sock_sendall(made, memoryview(FILLING)[: sent - 4]))
@@ -359,7 +406,8 @@ async def send_slowly(port: int, announced: int, sent: int) -> "tuple[socket.soc
 
 @asynccontextmanager
 async def crowd(port: int, *, announced: int, sent: int, many: int) -> AsyncIterator[None]:
-    senders = [await send_slowly(port, announced, sent) for _ in range(many)]
+    """From two addresses: one alone does not get all that is shared."""
+    senders = [await send_slowly(port, announced, sent, f"127.0.0.{2 + number % 2}") for number in range(many)]
     try:
         yield
     finally:

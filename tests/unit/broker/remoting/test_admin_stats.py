@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
+from tests.support.waiting import soon
 
 from halfmq.broker.remoting import admin_stats
 from halfmq.broker.services import stats
@@ -201,6 +202,33 @@ async def test_questions_that_wait_are_bounded(tmp_path: Path, monkeypatch: pyte
         assert (refused.code, "try again" in str(refused.remark)) == (2, True)
 
 
+async def test_one_address_leaves_others_a_quarter_of_the_questions_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_stats, "ASKED_MAX", 4)
+    async with serving(tmp_path) as running:
+        flood, shop = [await running.client() for _ in range(2)], await running.client()
+        for client in (*flood, shop):
+            assert (await client.ask(28)).code == 0
+        gateway = running.broker._gateway
+        first, second, other = running.broker._peers.connected.values()
+        other.address = "10.0.0.7:5"
+        clients = (flood[0], flood[1], flood[0], flood[1], shop)
+        answers = [client.expect(1_000 + number) for number, client in enumerate(clients)]
+        for number, connection in enumerate((first, second, first, second, other)):
+            request: Request[Any] = Request(code=28, opaque=1_000 + number, ext={})
+            gateway.handlers[28](connection, request)
+        asked = gateway.handlers[28].func.__self__._shares  # type: ignore[attr-defined]
+        assert (asked.taken, asked.of("address 127.0.0.1"), asked.of("address 10.0.0.7")) == (4, 3, 1)
+        running.broker._peers.flush()
+        got = await soon(asyncio.gather(*answers))
+        assert [answer.code for answer in got] == [0, 0, 0, 2, 0]
+        assert got[3].remark == (
+            "address 127.0.0.1 has 3 of 4 requests for statistics that wait, and one address may have 3: try again"
+        )
+        assert asked.taken == 0
+
+
 async def test_questions_that_wait_keep_what_they_need_and_are_counted(tmp_path: Path) -> None:
     """Each may be as large as a frame: 256 of them would be 4 GiB."""
     async with serving(tmp_path) as running:
@@ -217,7 +245,7 @@ async def test_questions_that_wait_keep_what_they_need_and_are_counted(tmp_path:
             )
             before = running.broker._peers.intake.taken
             gateway.handlers[code](connection, request)
-            ((_, _, kept, _),) = asked
+            ((_, _, _, kept, _),) = asked
             assert (kept.body, kept.remark, isinstance(kept.ext, dict)) == (b"", None, False)
             assert running.broker._peers.intake.taken - before >= (400_000 if code == 208 else 1_024)
             while asked:

@@ -105,3 +105,21 @@ def test_calls_that_are_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert bench.codes(bench.ask()) == [ResponseCode.SYSTEM_BUSY]
     bench.answered(5, 101, "one")
     assert bench.codes(bench.ask()) == []
+
+
+def test_one_user_leaves_others_a_quarter_of_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CALLS_MAX", 4)
+    bench = Bench()
+    for number in range(3):
+        bench.ask(FakePeer(number, user="flood"))
+    refused = bench.ask(FakePeer(4, user="flood"))
+    assert bench.codes(refused) == [ResponseCode.SYSTEM_BUSY]
+    assert bench.gateway.answers[-1].remark == (
+        "user 'flood' has 3 of 4 calls of clients in progress, and one user may have 3: try again"
+    )
+    assert bench.codes(bench.ask(FakePeer(5, user="shop"))) == []
+    bench.ask(FakePeer(6, user="third"))
+    assert "4 of 4 calls of clients in progress, 3 of them of user 'flood'" in bench.gateway.answers[-1].remark
+    for call in range(101, 105):
+        bench.answered(5, call, "one")
+    assert bench.calls._shares.taken == 0

@@ -36,7 +36,7 @@ class Bench:
             parts(self.sequencer, gateway=self.gateway, store=self, chosen_ids=self, offload=self)
         )
 
-    def send(self, command: Any, deliver: Any, context: Any) -> None:
+    def send(self, peer: Any, command: Any, deliver: Any, context: Any) -> None:
         """In place of ``ChosenIds``."""
         self.searched.append(command.tx_id)
         self.sequencer.submit(command, deliver, context)

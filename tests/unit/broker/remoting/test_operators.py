@@ -12,6 +12,7 @@ from tests.support.raw_client import Answer, RawClient, command
 from tests.support.waiting import soon, until
 
 from halfmq.broker.services.group_scan import GroupScan
+from halfmq.core.decision import Refused
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.dump import dump_store
@@ -187,9 +188,9 @@ def kept_requests(function: Any) -> list[Request[Any]]:
 async def test_who_waits_for_a_look_at_all_groups_keeps_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, kept = GroupScan.run, []
 
-    def seen(scan: GroupScan, look: Any, then: Any) -> bool:
+    def seen(scan: GroupScan, peer: Any, look: Any, then: Any) -> Refused | None:
         kept.append(kept_requests(look) + kept_requests(then))
-        return run(scan, look, then)
+        return run(scan, peer, look, then)
 
     monkeypatch.setattr(GroupScan, "run", seen)
     async with serving(tmp_path) as running:

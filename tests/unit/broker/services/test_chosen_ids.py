@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.support.core_log import CoreLog, end, half
-from tests.support.services import CoreSequencer
+from tests.support.services import CoreSequencer, FakePeer
 
 from halfmq.broker.services import chosen_ids
 from halfmq.broker.services.chosen_ids import ChosenIds
@@ -98,7 +98,7 @@ class Bench:
     def flush(self) -> None:
         self.flushed += 1
 
-    def send(self, tx_id: str, **options: Any) -> None:
+    def send(self, tx_id: str, peer: FakePeer | None = None, **options: Any) -> None:
         def deliver(context: Any, reply: Any) -> None:
             assert context == tx_id
             self.replies.append(reply)
@@ -106,7 +106,7 @@ class Bench:
         command = half(tx_id, **options)
         assert isinstance(command, SendHalf)
         assert command.searched_to == 0, "no id of a client"
-        self.chosen.send(command, deliver, tx_id)
+        self.chosen.send(peer or FakePeer(), command, deliver, tx_id)  # type: ignore[arg-type]
 
     def settle(self, tx_id: str, wanted: RequestedVerdict = RequestedVerdict.COMMIT) -> int:
         """Settles a transaction, whose verdict pushes the one before out of memory; returns its position."""
@@ -255,6 +255,29 @@ def test_only_so_many_halves_wait_for_the_index(monkeypatch: pytest.MonkeyPatch)
     (refused,) = bench.replies
     assert isinstance(refused, Refused)
     assert refused.why is Why.NOT_NOW
+    assert refused.text.startswith(
+        "address 10.0.0.7 has 2 of 2 halves that wait until the index of settled ids is read"
+    )
     bench.offload.finish()
     bench.offload.finish()
     assert len(bench.replies) == 3
+
+
+def test_one_user_leaves_others_a_quarter_of_the_halves_that_wait_for_the_index(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chosen_ids, "WAITING_MAX", 4)
+    bench = Bench(unread=2)
+    for number in range(4):
+        bench.send(f"flood-{number}", FakePeer(number, user="flood"))
+    (refused,) = bench.replies
+    assert "user 'flood' has 3 of 4 halves" in refused.text
+    assert "one user may have 3: send it again" in refused.text
+    bench.send("shop-1", FakePeer(5, user="shop"))
+    bench.send("shop-2", FakePeer(5, user="shop"))
+    assert "there are 4 of 4 halves" in bench.replies[-1].text
+    assert "3 of them of user 'flood'" in bench.replies[-1].text
+    bench.offload.finish()
+    bench.offload.finish()
+    assert [isinstance(reply, Sent) for reply in bench.replies] == [False, False, True, True, True, True]
+    assert bench.chosen._shares.taken == 0

@@ -212,14 +212,15 @@ LONG = "x" * 15_000
 
 @pytest.mark.usefixtures("small")
 def test_subscriptions_are_bounded_for_each_peer_and_for_all() -> None:
-    bench, one, two = Bench(), FakePeer(1), FakePeer(2)
+    bench, one, two = Bench(), FakePeer(1), FakePeer(2, user="other")
     for _ in range(2):  # the same again accepts no more
         assert bench.register(one, heartbeat("one", "A", expression=LONG)) == [Registered(None)]
         assert 30_000 < bench.members.subscribed_bytes < 40_000
     (refused,) = bench.register(one, heartbeat("one", "B", expression=LONG))
     assert "per connection" in refused.text
     (refused,) = bench.register(two, heartbeat("two", "B", expression=LONG))
-    assert "of all clients" in refused.text
+    assert f"there are {bench.members.subscribed_bytes} of 60000 bytes of subscriptions" in refused.text
+    assert f"{bench.members.subscribed_bytes} of them of address 10.0.0.7: a connection may have 4000" in refused.text
     assert bench.register(FakePeer(3), heartbeat("three", "C")) == [Registered(None)], "little is always taken"
     bench.members.connection_closed(1, keep_locks=False)
     assert bench.members.subscribed_bytes < 4_000
@@ -227,6 +228,28 @@ def test_subscriptions_are_bounded_for_each_peer_and_for_all() -> None:
     assert bench.leave(two, "B") == [None]
     assert bench.members.subscribed_bytes < 4_000
     assert list(bench.members._subscribed) == [3], "nothing is kept of who subscribes to nothing"
+    assert list(bench.members._subscribers) == [3]
+
+
+@pytest.mark.usefixtures("small")
+def test_one_user_leaves_others_a_quarter_of_the_bytes_for_subscriptions() -> None:
+    bench, some = Bench(), "x" * 6_000
+    for number in range(1, 4):
+        assert bench.register(FakePeer(number, user="flood"), heartbeat(f"f{number}", "A", expression=some)) == [
+            Registered(None)
+        ]
+    held = bench.members.subscribed_bytes
+    assert held < 45_000 < held + held // 3
+    (refused,) = bench.register(FakePeer(4, user="flood"), heartbeat("f4", "A", expression=some))
+    assert refused.text == (
+        f"user 'flood' has {held} of 60000 bytes of subscriptions, and one user may have 45000: a connection may have 4000 at any time"
+    )
+    shop = FakePeer(5, user="shop")
+    assert bench.register(shop, heartbeat("shop", "A", expression=some)) == [Registered(None)]
+    for number in (1, 2, 3, 5):
+        bench.members.connection_closed(number, keep_locks=False)
+    assert bench.members.subscribed_bytes == 0
+    assert bench.members._shares._of == {}
 
 
 @pytest.mark.usefixtures("small")
@@ -237,7 +260,7 @@ def test_heartbeats_that_wait_for_their_groups_count_their_subscriptions() -> No
     first, second = [
         bench.register(FakePeer(number), heartbeat(str(number), f"C{number}", expression=LONG)) for number in (1, 2)
     ]
-    assert "of all clients" in second[0].text
+    assert "of 60000 bytes of subscriptions" in second[0].text
     bench.sequencer.release()
     assert first == [Registered(None)]
     assert bench.members.subscribed_bytes < 40_000
@@ -457,9 +480,10 @@ def test_a_full_lock_table_is_logged_once_a_minute(
     monkeypatch.setattr(limits, "LOCKS_MAX", 4)
     bench = locking()
     for _ in range(3):
-        assert bench.lock("one", 0, 1, 2, 3, 4) == [0, 1, 2, 3]
+        assert bench.lock("one", 0, 1, 2, 3, 4) == [0, 1, 2]
         assert bench.lock("two", 5) == []
-    assert [line for line in caplog.messages if "queue lock limit reached (4 of" in line] == caplog.messages
+    said = "queue lock limit reached (3 of 4, 3 of them of address 10.0.0.7, and one may have three quarters)"
+    assert [line for line in caplog.messages if said in line] == caplog.messages
     assert len(caplog.messages) == 1
     bench.passed_ms += 60_000
     bench.lock("two", 5)

@@ -321,6 +321,25 @@ def test_parked_pulls_of_one_peer_and_of_all_are_bounded(monkeypatch: pytest.Mon
     assert (bench.pulls.held, bench.pulls.held_bytes) == (2, 2_048)
 
 
+def test_at_the_bound_the_oldest_pulls_of_one_that_has_more_than_its_share_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else who pulls more often than others is the only one that waits for messages."""
+    monkeypatch.setattr(limits, "HELD_BYTES_MAX", 8 * 1_024)
+    bench = Bench()
+    shop = [bench.ask(FakePeer(1, user="shop"), wait_ms=9_000) for _ in range(2)]
+    flood = [bench.ask(FakePeer(2 + number % 3, user="flood"), wait_ms=9_000) for number in range(20)]
+    assert [len(one) for one in shop] == [0, 0]
+    assert bench.pulls.held <= 8
+    answered = [len(one) for one in flood]
+    assert answered == sorted(answered, reverse=True), "the oldest ones"
+    assert sum(answered) >= 14
+    # Where nobody has more than its share, it is the oldest one, whoever that is.
+    for number in range(10, 14):
+        bench.ask(FakePeer(number, user=f"other-{number}"), wait_ms=9_000)
+    assert [len(one) for one in shop] == [1, 1]
+
+
 def test_a_pull_takes_any_filter_by_its_attributes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     class Other:
         tag_hashes = frozenset({1, 3})

@@ -22,7 +22,7 @@ class Searched:
     def __init__(self, bench: "Bench") -> None:
         self._bench = bench
 
-    def send(self, command: Any, deliver: Any, context: Any) -> None:
+    def send(self, peer: Any, command: Any, deliver: Any, context: Any) -> None:
         self._bench.searched.append(command.tx_id)
         self._bench.sequencer.submit_small(command, deliver, context)
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
+from tests.support.services import FakePeer
 
 from halfmq.broker.services import settled_verdict_lookup as settled_verdict_lookup
 from halfmq.model.settings import BrokerSettings
-from halfmq.store.transaction_table import row_hash
+from halfmq.model.share import share_of
+from halfmq.store.transaction_table import SearchResult, row_hash
 
 STORY, RESOLVE, ASK = 29_003, 29_004, 29_006
 ONE = "AC10000100002A9F0000000000000001"
@@ -149,7 +151,9 @@ async def test_too_many_looks_at_once_are_refused_and_the_others_answered(tmp_pa
         answers = await asyncio.gather(*asked)
         codes = {answer.code for answer in answers}
         assert codes == {0, 2}
-        assert sum(answer.code == 0 for answer in answers) >= settled_verdict_lookup.LOOKS_MAX
+        assert sum(answer.code == 0 for answer in answers) >= share_of(settled_verdict_lookup.LOOKS_MAX)
+        busy = "address 127.0.0.1 has 3 of 4 searches of the transaction table, and one address may have 3: try again"
+        assert {busy in str(answer.remark) for answer in answers if answer.code} == {True}
         assert (await resolve(client, ONE, "COMMIT")).code == 0
 
 
@@ -168,3 +172,32 @@ async def test_a_table_that_cannot_be_read_is_no_verdict_and_no_unknown(
         monkeypatch.setattr(running.broker._store, "search_settled", broken)
         for answer in (await client.ask(STORY, {"txId": ONE}), await resolve(client, ONE, "COMMIT")):
             assert (answer.code, "could not be read" in str(answer.remark)) == (2, True)
+
+
+def test_one_user_leaves_others_a_search_of_the_table() -> None:
+    work: list[tuple[Any, Any]] = []
+
+    class Offload:
+        def run(self, call: Any, done: Any) -> None:
+            work.append((call, done))
+
+    class Table:
+        def find_settled(self, group: str, tx_id: str) -> SearchResult:
+            return SearchResult([], 0, True)
+
+        search_settled = None
+
+    lookup = settled_verdict_lookup.SettledVerdictLookup(None, Table(), Offload())  # type: ignore[arg-type]
+    looks: list[Any] = []
+    for number in range(4):
+        lookup.look(FakePeer(number, user="flood"), "PG", "T", looks.append)  # type: ignore[arg-type]
+    (refused,) = looks
+    assert refused.text == (
+        "user 'flood' has 3 of 4 searches of the transaction table, and one user may have 3: try again"
+    )
+    lookup.look(FakePeer(5, user="shop"), "PG", "T", looks.append)  # type: ignore[arg-type]
+    assert (len(work), len(looks)) == (4, 1)
+    for _, done in work:
+        done(OSError("broken"))
+    lookup.look(FakePeer(6, user="flood"), "PG", "T", looks.append)  # type: ignore[arg-type]
+    assert len(work) == 5

@@ -49,7 +49,7 @@ class Stage:
     def now_ms(self) -> int:
         return self.core.now_ms
 
-    def look(self, group: str, tx_id: str, then: Callable[[Look], None]) -> None:
+    def look(self, peer: Any, group: str, tx_id: str, then: Callable[[Look], None]) -> None:
         self.looked_for.append((group, tx_id))
         then(self.look_result)
 
@@ -63,7 +63,7 @@ class Stage:
         return result_of(self.service.undecided(group, count_max, start))
 
     def story(self, tx_id: str, group: str = "") -> Any:
-        self.service.story(tx_id, group, self.answers.append)
+        self.service.story(self.peer, tx_id, group, self.answers.append)
         return self.answers[-1]
 
     def resolve(
@@ -74,7 +74,7 @@ class Stage:
         return self.answers[-1]
 
     def ask(self, tx_id: str, group: str = "") -> Any:
-        self.service.ask(tx_id, group, self.answers.append)
+        self.service.ask(self.peer, tx_id, group, self.answers.append)
         return self.answers[-1]
 
     def undecided_of(self, ids: list[str], group: str = "") -> None:
@@ -241,7 +241,7 @@ def test_too_many_searches_of_all_groups_are_refused(stage: Stage, call: str, mo
     monkeypatch.setattr("halfmq.broker.services.group_scan.EXAMINED_PER_TURN_MAX", 1)
     for group in "ABC":
         stage.half("T1", group)
-    while stage.scan.run(lambda group: 0, lambda: None):
+    while stage.scan.run(stage.peer, lambda group: 0, lambda: None) is None:  # type: ignore[arg-type]
         pass
     refused = getattr(stage, call)("T1")
     assert (refused.why, "name the group" in refused.text) == (Why.NOT_NOW, True)
@@ -354,6 +354,6 @@ def test_nothing_is_kept_of_a_search_that_is_refused(stage: Stage, monkeypatch: 
     for group in "ABC":
         stage.half("T1", group)
     for _ in range(WAITING_MAX):
-        stage.scan.run(lambda group: 0, lambda: None)
+        stage.scan.run(stage.peer, lambda group: 0, lambda: None)  # type: ignore[arg-type]
     stage.undecided_of(["T1"])
     assert (stage.answers[0].why, stage.peer.kept) == (Why.NOT_NOW, 0)

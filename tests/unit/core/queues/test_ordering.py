@@ -256,6 +256,33 @@ def test_there_are_only_so_many_locks_and_who_renews_keeps_its_own(monkeypatch: 
     check(log.state)
 
 
+def test_one_user_leaves_others_a_quarter_of_the_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOCKS_MAX", 8)
+    log = consumed_in_order(queues=10)
+    log.session(consumer(1, log.now_ms))
+    log.session(consumer(2, log.now_ms))
+
+    def lock(client_id: str, owner: str, *queue_ids: int) -> Locked:
+        reply = log.do(LockQueues("CG", client_id, tuple(("orders", queue_id) for queue_id in queue_ids), owner))
+        assert isinstance(reply, Locked)
+        return reply
+
+    flood = lock("client-1", "user 'flood'", *range(8))
+    assert ([queue_id for _, queue_id in flood.queues], flood.is_full) == (list(range(6)), True)
+    assert lock("client-1", "user 'flood'", *range(8)) == flood, "renewed, and no more"
+    shop = lock("client-2", "user 'shop'", 6, 7)
+    assert shop == Locked((("orders", 6), ("orders", 7)))
+    assert log.state.session.locks_of_owner == {"user 'flood'": 6, "user 'shop'": 2}
+    check(log.state)
+    log.later(limits.QUEUE_LOCK_MS)
+    assert len(lock("client-1", "user 'flood'", *range(6)).queues) == 6, "they ran out, and are free again"
+    check(log.state)
+    log.session(ConnectionClosed(1))
+    log.session(ConnectionClosed(2))
+    assert (log.state.session.locks_of_owner, log.state.session.locks_held) == ({}, 0)
+    check(log.state)
+
+
 def test_locks_that_ran_out_do_not_collect_in_a_group() -> None:
     log = consumed_in_order(queues=100)
     for first in range(0, 100, 10):

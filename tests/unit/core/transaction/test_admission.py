@@ -7,6 +7,7 @@ from tests.support.invariants import check
 from halfmq import limits
 from halfmq.core.commands import DecideBatch, RequestedVerdict, SetProducer
 from halfmq.core.decision import Why
+from halfmq.core.transaction import admission as admission
 from halfmq.core.transaction.admission import COMMIT_FRAME_BYTES, HALF_FRAME_BYTES, groups_refusal
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import COPIED_HALF_MESSAGE_AT, MESSAGE_AT, REF_BYTES, HalfRecord
@@ -147,6 +148,21 @@ def test_only_so_many_groups_have_something_undecided() -> None:
     log.do(end("T2", second, group="G0"))
     sent(log.do(half("T3", group="New")))
     check(log.state)
+
+
+def test_a_refusal_by_what_all_share_says_who_has_most_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = totals(undecided_total_max=4, undecided_total_bytes_max=6_000)
+    for number in range(3):
+        sent(log.do(half(f"A{number}", group="Many")))
+    sent(log.do(half("B", group="Large", body=b"x" * 4_000)))
+    text = refused(log.do(half("C", group="New")), Why.LIMIT_REACHED).text
+    assert "4 undecided transactions (3 of them by producer group 'Many')" in text
+    held = log.state.producer_groups["Large"].derived.bytes
+    text = refused(log.do(half("C", group="New", body=b"x" * 2_000)), Why.LIMIT_REACHED).text
+    assert f"({held} of them by producer group 'Large')" in text
+    monkeypatch.setattr(admission, "_GROUPS_EXAMINED_MAX", 1)
+    text = refused(log.do(half("C", group="New")), Why.LIMIT_REACHED).text
+    assert "4 undecided transactions (of 2 producer groups)" in text
 
 
 def test_strangers_leave_places_for_groups_that_are_somebodys() -> None:

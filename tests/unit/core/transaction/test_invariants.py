@@ -49,6 +49,7 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "^a base of .* is counted, which is": lambda state: setattr(state.derived, "base_bytes", 1),
     "7 bytes of them are counted": lambda state: setattr(state.derived, "undecided_bytes", 7),
     "{'shop': 1} of users": lambda state: state.derived.undecided_of_user.update(shop=1),
+    "{'shop': 1} locks of owners": lambda state: state.session.locks_of_owner.update(shop=1),
     "users without an administrator": lambda state: set_user(state, "shop", User((), "", ())),
     "3 groups with any are counted, which are 1": lambda state: setattr(state.derived, "undecided_groups", 3),
     "nobody looks after its policy": lambda state: state.producer_groups["PG"].__setattr__(
