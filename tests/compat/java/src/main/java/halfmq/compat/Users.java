@@ -2,6 +2,7 @@ package halfmq.compat;
 
 import java.io.File;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -24,11 +25,12 @@ import org.apache.rocketmq.remoting.exception.RemotingTooMuchRequestException;
 
 /**
  * Programs as users of the broker, beside each other: one of each name in the property "users.runs", which is "ROLE:USER" or
- * "ROLE:USER:OTHER", OTHER being the other end of an exchange. Topic and groups of a run are named after USER. What does not come to its
- * end, because the broker refuses it and the client only logs that, stays until a file is there.
+ * "ROLE:USER:OTHER", OTHER being the other end of an exchange. Topic and groups of a run are named after USER. A run of
+ * "users.refused" does not come to its end where the client only logs that the broker refuses it; it stays until a file is there.
  */
 final class Users implements Program {
     private static final File UNTIL = new File(System.getProperty("users.until", "/"));
+    private static final List<String> REFUSED = Arrays.asList(System.getProperty("users.refused", "").split(","));
 
     @Override
     public Map<String, Object> run(Env env) throws Exception {
@@ -127,7 +129,7 @@ final class Users implements Program {
         });
         consumer.start();
         try {
-            Env.await(60, () -> seen.size() >= 2 || UNTIL.exists());
+            Env.await(60, () -> seen.size() >= 2 || isOver(user));
         } finally {
             consumer.shutdown();
         }
@@ -158,7 +160,7 @@ final class Users implements Program {
                     result.put("reply", Env.text(requester.request(Env.message(topic, "t", "question"), 2_000)));
                     return true;
                 } catch (RequestTimeoutException | RemotingTooMuchRequestException error) {
-                    return UNTIL.exists();
+                    return isOver(user);
                 }
             });
         } finally {
@@ -166,6 +168,10 @@ final class Users implements Program {
             requester.shutdown();
             replier.shutdown();
         }
+    }
+
+    private static boolean isOver(String user) {
+        return REFUSED.contains(user) && UNTIL.exists();
     }
 
     /** An error and what caused it. */
