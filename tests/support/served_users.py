@@ -35,7 +35,7 @@ class ServedUsers:
         shell(f"halfmq user {arguments} --url '{self.url('alice')}'", self._directory)
 
     def set(self, name: str, *permissions: str) -> None:
-        """Give a user these permissions, which also closes its connections."""
+        """Give a user these permissions. If they are others than before, its connections are closed."""
         self.run(f"set {name} {_allowed(permissions)}")
 
 
