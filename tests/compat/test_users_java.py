@@ -6,22 +6,29 @@ Clients log most refusals and go on; what an operator has in every case is the a
 
 import asyncio
 import json
+import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
 
 from halfmq.broker.config import AUDIT_NAME
+from halfmq.client.blocking import Connection
 from halfmq.client.sync import Client
-from tests.compat.java_runs import QUICK_REBALANCE, run
+from halfmq.model.address import Address, parse_url
+from halfmq.wire.remoting.codes import RequestCode
+from tests.compat.java_runs import QUICK_REBALANCE, ProgramFailed, run
 from tests.compat.test_mqadmin import Walk, compared, printed
 from tests.compat.test_tls import names, options, required, trusting
 from tests.compat.toolchain import VERSIONS, client_classpath
 from tests.support.certificates import Authority, Issued
 from tests.support.served import Served
 from tests.support.served_users import ServedUsers
+from tests.support.tls_users import TlsUsers
 from tests.support.user_rights import rights_of
 from tests.support.waiting import wait_until
 
@@ -117,7 +124,9 @@ def test_java_clients_do_what_their_users_may_and_nothing_else(
         one.result()
     with Client(users.url("alice"), group="anybody") as mq:
         for run_ in RUNS:
-            mq.send(f"{PREFIX}{run_.user}-topic", "first")  # who is refused later is so for his rights, not for want of the topic
+            mq.send(
+                f"{PREFIX}{run_.user}-topic", "first"
+            )  # who is refused later is so for his rights, not for want of the topic
     until, home = tmp_path / "until", tmp_path / "java"
     jvm = (
         *QUICK_REBALANCE, *options(trusting(authority)), f"-Dsecrets={tmp_path}", f"-Dusers.until={until}",
@@ -209,3 +218,67 @@ def read_one(url: str) -> None:
             message = messages.get(30)
             assert message is not None
             message.ack()
+
+
+#: How often the test ends the connections.
+CUTS: Final = 3
+#: Of ``Steady.java``.
+STEADY: Final = (
+    "send:topic:c-Steady-topic", "send:group:c-Steady-keeping", "send:group:c-Steady-opening",
+    "consume:topic:c-Steady-topic", "consume:group:c-Steady-readers",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_secret_and_certificate_are_replaced_while_java_sends_and_nothing_is_lost_or_twice(
+    version: str, serve: Callable[..., Served], authority: Authority, tmp_path: Path
+) -> None:
+    """A producer keeps the secret with which it was made; one after the other gets it from its file. The old one stays valid meanwhile.
+
+    4.9.7 does not notice that a connection has ended under a request, and waits for its response as long as it may: that one has failed
+    then, whether the broker has it or not.
+    """
+    client_classpath(version)
+    site = TlsUsers(tmp_path, authority, serve)
+    site.users.add("java", *STEADY)
+    stop = tmp_path / "stop"
+    jvm = (*options(trusting(authority)), f"-Dsteady.until={stop}", "-Duser=java", f"-Dsecrets={tmp_path}")
+
+    def stored() -> int:
+        security = parse_url(site.users.url("alice")).security
+        with closing(Connection.open(Address("127.0.0.1", site.served.port), security)) as connection:
+            answer = connection.receive(connection.send(RequestCode.GET_BROKER_RUNTIME_INFO, {}))
+        return int(json.loads(answer.body)["table"]["msgPutTotalTodayNow"])
+
+    with ThreadPoolExecutor() as threads:
+        java = threads.submit(run, version, names(site.served), tmp_path / "home", "Steady", options=jvm)
+
+        def goes_on() -> None:
+            before = stored()
+            wait_until(lambda: stored() > before + 100, "messages", unless=lambda: java.done() and java.result())
+
+        def cut() -> None:
+            site.end_connections("java", *STEADY)
+            goes_on()
+
+        try:
+            goes_on()
+            cut()
+            new = site.rotate("java", keep_old="1h")
+            cut()
+            old = site.put_secret("java", new)
+            site.replace_certificate("broker 1")
+            cut()
+        finally:
+            stop.touch()
+        result = java.result()["Steady"]
+    unknown = {error.partition(":")[0] for error in result["errors"]} if version == "4.9.7" else set()
+    assert [error for error in result["errors"] if version != "4.9.7" or "call timeout" not in error] == []
+    assert len(unknown) <= CUTS, result["errors"]
+    assert set(Counter(result["log"]).values()) == {1}
+    assert set(result["log"]) - unknown == set(result["sent"])
+    assert len([text for text in result["sent"] if text.startswith("new")]) > 3
+    site.users.run("rotate java --secret-from java")
+    shutil.copy(old, tmp_path / "java")
+    with pytest.raises(ProgramFailed, match="the signature is not one of user 'java'"):
+        run(version, names(site.served), tmp_path / "late", "Steady", options=jvm)

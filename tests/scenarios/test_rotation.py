@@ -67,7 +67,9 @@ class Load:
         self._ending.set()
         self._join(*self._producers)
         with suppress(AssertionError):  # what is missing is found by the test
-            wait_until(lambda: all(set(self.sent) <= set(self.done[one]) for one in self._consumers), unless=self.problem)
+            wait_until(
+                lambda: all(set(self.sent) <= set(self.done[one]) for one in self._consumers), unless=self.problem
+            )
         self._sent_all.set()
         self._join(*self._consumers)
 
@@ -143,7 +145,10 @@ class Load:
                 done += texts
 
     def _blocking_consumer(self, done: list[str]) -> None:
-        with Client(self._url("billing")) as mq, mq.consumer("orders", group="billing-blocking", start="earliest") as messages:
+        with (
+            Client(self._url("billing")) as mq,
+            mq.consumer("orders", group="billing-blocking", start="earliest") as messages,
+        ):
             while not self._sent_all.is_set():
                 if (message := messages.get(0.5)) is not None:
                     done.append(message.text())
