@@ -62,7 +62,7 @@ def program_rights(role: str, user: str) -> tuple[str, ...]:
             return rights_of("who requests", TOPIC=topic, GROUP=f"{PREFIX}{user}-requesters")
         case _:
             return rights_of(
-                "who replies", TOPIC=topic, GROUP=f"{PREFIX}{user}-consumers", PRODUCERS=f"{PREFIX}{user}-repliers"
+                "who replies", TOPIC=topic, GROUP=f"{PREFIX}{user}-consumers", REPLIERS=f"{PREFIX}{user}-repliers"
             )
 
 

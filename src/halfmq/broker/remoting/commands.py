@@ -261,7 +261,11 @@ COMMANDS: Final[dict[int, Command]] = {
     codes.HMQ_USERS: Command(UserCommands.list, _ADMINISTER, fields=PageFields),
     codes.HMQ_REMOVE_USER: Command(UserCommands.remove, _ADMINISTER, fields=users.RemoveUserFields),
     codes.HMQ_FENCE: Command(
-        CoordinatorCommands.fence, _OF_PRODUCERS, fields=coordinators.FenceFields, of_clients=True
+        CoordinatorCommands.fence,
+        # Without a transaction it asks where the log ends, before it has one.
+        Access((InField(Right.SEND, Scope.GROUP, "group", only_with="tx_id"),)),
+        fields=coordinators.FenceFields,
+        of_clients=True,
     ),
 }
 
