@@ -108,7 +108,7 @@ class Load:
 
     def _numbers(self) -> Iterator[int]:
         number = 0
-        while not self._ending.wait(0.005):  # a steady load, and processor time for the broker
+        while not self._ending.wait(0.005):  # real time: a steady load, and processor time for the broker
             yield number
             number += 1
 

@@ -416,7 +416,7 @@ PROGRAMS: Final[dict[str, Callable[[Attempt], Awaitable[None]]]] = {
     "`halfmq user`": users,
 }
 #: Rows that need Spark.
-OF_SPARK: Final = ("Spark, ", "`halfmq pipeline ")
+OF_SPARK: Final = ("Spark, ", "the same with `subscribePattern`", "`halfmq pipeline ")
 
 
 def test_every_row_has_its_program() -> None:
