@@ -188,7 +188,8 @@ COMMANDS: Final[dict[int, Command]] = {
     # --- halfmq's own
     codes.HMQ_POSITION: Command(
         Lookups.position,
-        Access((InField(Right.DESCRIBE, Scope.TOPIC, "topics", ","),)),
+        # Without topics it asks which store this is and where its log ends, as everybody does who reads tables or looks for topics.
+        Access((InField(Right.DESCRIBE, Scope.TOPIC, "topics", ",", all_if_empty=False),)),
         fields=position.PositionFields,
     ),
     codes.HMQ_TRANSACTIONS: Command(Operators.transactions, _DESCRIBE_GROUP, fields=operators.TransactionsFields),
