@@ -28,6 +28,7 @@ from halfmq.errors import EnvironmentFailed, UsageError
 from halfmq.model.address import Address, Security, TlsFiles, parse_url
 from halfmq.runtime.tls import tls_context
 from halfmq.runtime.watched_files import LOOK_S
+from halfmq.wire.remoting.codes import RequestCode
 
 FOREVER_AGO = "20210101000000Z"
 
@@ -136,6 +137,41 @@ def test_a_client_needs_a_certificate_that_is_valid(
     with pytest.raises(ConnectError):
         send(broker.url)
     assert "certificate has expired" in broker.log.read_text()
+
+
+@pytest.mark.slow
+def test_an_expired_certificate_of_a_client_is_refused_on_every_port(
+    serve: Callable[..., Served], authority: Authority, server: Issued, client: Issued
+) -> None:
+    """With TLS 1.3 the client's side of the handshake ends before the server has looked: what counts is that no request is answered."""
+    http = free_port()
+    broker = serve(
+        "--tls-cert", str(server.certificate), "--tls-key", str(server.key), "--tls-client-ca", str(authority.certificate),
+        "--http-port", str(http), "--no-vip-channel",
+    )  # fmt: skip
+
+    def ask(port: int, own: Issued) -> str:
+        """The status of the response to a request, of HTTP or of RocketMQ's protocol."""
+        context = ssl.create_default_context(cafile=str(authority.certificate))
+        context.load_cert_chain(own.certificate, own.key)
+        if port == http:
+            with urllib.request.urlopen(f"https://127.0.0.1:{port}/health", context=context, timeout=10) as answer:
+                return str(answer.status)
+        security = Security(TlsFiles(str(authority.certificate), str(own.certificate), str(own.key)))
+        connection = Connection.open(Address("127.0.0.1", port), security, 10.0)
+        try:
+            number = connection.send(RequestCode.GET_BROKER_CLUSTER_INFO, {}, b"")
+            return str(connection.receive(number).code)
+        finally:
+            connection.close()
+
+    expired = authority.issue("expired-everywhere", ends=FOREVER_AGO)
+    ports = {broker.port: "0", broker.name_port: "0", http: "200"}
+    for port, answer in ports.items():
+        assert ask(port, client) == answer
+        with pytest.raises((Unavailable, OSError)):
+            ask(port, expired)
+    wait_until(lambda: "certificate has expired" in broker.log.read_text(), "the reason in the log")
 
 
 @pytest.mark.slow

@@ -188,7 +188,8 @@ COMMANDS: Final[dict[int, Command]] = {
     # --- halfmq's own
     codes.HMQ_POSITION: Command(
         Lookups.position,
-        Access((InField(Right.DESCRIBE, Scope.TOPIC, "topics", ","),)),
+        # Without topics it asks which store this is and where its log ends, as everybody does who reads tables or looks for topics.
+        Access((InField(Right.DESCRIBE, Scope.TOPIC, "topics", ",", all_if_empty=False),)),
         fields=position.PositionFields,
     ),
     codes.HMQ_TRANSACTIONS: Command(Operators.transactions, _DESCRIBE_GROUP, fields=operators.TransactionsFields),
@@ -261,7 +262,11 @@ COMMANDS: Final[dict[int, Command]] = {
     codes.HMQ_USERS: Command(UserCommands.list, _ADMINISTER, fields=PageFields),
     codes.HMQ_REMOVE_USER: Command(UserCommands.remove, _ADMINISTER, fields=users.RemoveUserFields),
     codes.HMQ_FENCE: Command(
-        CoordinatorCommands.fence, _OF_PRODUCERS, fields=coordinators.FenceFields, of_clients=True
+        CoordinatorCommands.fence,
+        # Without a transaction it asks where the log ends, before it has one.
+        Access((InField(Right.SEND, Scope.GROUP, "group", only_with="tx_id"),)),
+        fields=coordinators.FenceFields,
+        of_clients=True,
     ),
 }
 

@@ -113,7 +113,7 @@ class Guard:
         asked = list(self.asked(fields, body))
         for one in asked:
             if not _is_open(one) and not principal.may(*_owned(one)):
-                return not_allowed(principal.name, one)
+                return not_allowed(principal.name, _owned(one))
         unknown = self._unknown(asked)
         if unknown and not principal.is_new(unknown):
             most = principal.limits.names
@@ -151,8 +151,9 @@ class Guard:
 
 
 def not_allowed(user: str, asked: Asked) -> Refused:
-    """The refusal of a request for want of a right."""
-    return Refused(Why.NO_PERMISSION, f"user {user!r} has no right to {asked}")
+    """The refusal of a request for want of a right. A client that looks for a topic first is refused there: any right on it would do."""
+    other = ", nor another right on it" if asked.right is Right.DESCRIBE else ""
+    return Refused(Why.NO_PERMISSION, f"user {user!r} has no right to {asked}{other}")
 
 
 def _names(need: InField, fields: Any) -> Iterable[str]:

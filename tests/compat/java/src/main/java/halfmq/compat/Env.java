@@ -1,25 +1,37 @@
 package halfmq.compat;
 
+import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Paths;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CopyOnWriteArrayList;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** Where the server is, names that no other program uses, and the clients that programs work with. */
 final class Env {
+    /** The user of clients that do not say another one, and where secrets are: a file of its name for each user. */
+    private static final String USER = System.getProperty("user", "");
+    private static final String SECRETS = System.getProperty("secrets", "");
+
     private final String names;
     private final String prefix;
     private int instances;
@@ -48,14 +60,45 @@ final class Env {
         return client;
     }
 
+    /** Signs as the user, with the secret as its file has it now; null for nobody. */
+    static RPCHook hook(String user) {
+        if (user.isEmpty()) {
+            return null;
+        }
+        try {
+            String secret = new String(Files.readAllBytes(Paths.get(SECRETS, user)), StandardCharsets.UTF_8).trim();
+            return new AclClientRPCHook(new SessionCredentials(user, secret));
+        } catch (IOException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
     DefaultMQProducer producer(String group) throws Exception {
-        DefaultMQProducer producer = configured(new DefaultMQProducer(name(group)));
+        return producer(group, USER);
+    }
+
+    DefaultMQProducer producer(String group, String user) throws Exception {
+        DefaultMQProducer producer = configured(new DefaultMQProducer(name(group), hook(user)));
         producer.start();
         return producer;
     }
 
+    TransactionMQProducer transactionProducer(String group) {
+        return transactionProducer(group, USER);
+    }
+
+    /** To be started once it has a listener. */
+    TransactionMQProducer transactionProducer(String group, String user) {
+        return configured(new TransactionMQProducer(name(group), hook(user)));
+    }
+
     DefaultMQPushConsumer pushConsumer(String group) {
-        DefaultMQPushConsumer consumer = configured(new DefaultMQPushConsumer(name(group)));
+        return pushConsumer(group, USER);
+    }
+
+    DefaultMQPushConsumer pushConsumer(String group, String user) {
+        DefaultMQPushConsumer consumer =
+            configured(new DefaultMQPushConsumer(name(group), hook(user), new AllocateMessageQueueAveragely()));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(4);
         consumer.setConsumeThreadMax(4);
@@ -63,7 +106,7 @@ final class Env {
     }
 
     DefaultMQPullConsumer pullConsumer(String group) throws Exception {
-        DefaultMQPullConsumer consumer = configured(new DefaultMQPullConsumer(name(group)));
+        DefaultMQPullConsumer consumer = configured(new DefaultMQPullConsumer(name(group), hook(USER)));
         consumer.start();
         return consumer;
     }

@@ -29,7 +29,7 @@ final class Lookup implements Program {
             result.put(key, byKey(producer, topic, key, key.equals("key-3") ? 0 : 10));
         }
 
-        TransactionMQProducer transactions = env.configured(new TransactionMQProducer(env.name("transactions")));
+        TransactionMQProducer transactions = env.transactionProducer("transactions");
         transactions.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message half, Object state) {

@@ -46,7 +46,7 @@ final class Transactions implements Program {
     @Override
     public Map<String, Object> run(Env env) throws Exception {
         String topic = env.name("topic");
-        TransactionMQProducer producer = env.configured(new TransactionMQProducer(env.name("producers")));
+        TransactionMQProducer producer = env.transactionProducer("producers");
         producer.setTransactionListener(new Listener());
         // A check that takes its time must not hold up the next ones.
         producer.setExecutorService(Executors.newFixedThreadPool(4));
