@@ -1,4 +1,4 @@
-"""The attack, short: nothing is read, changed or settled, and every refusal is in the audit log. What it costs others is not judged here."""
+"""The attack, short: nothing is read, changed or settled, and every refusal is in the audit log. What it costs others is not judged."""
 
 from pathlib import Path
 

@@ -77,9 +77,10 @@ def _problems(state: State) -> Iterator[str]:
     for known in [known for group in groups for known in group.undecided.values() if known.user]:
         of_users[known.user] += 1
         bytes_of_users[known.user] += sum(half.message_bytes for half in known.halves)
-    derived = state.derived
-    for says, is_ in ((derived.undecided_of_user, of_users), (derived.undecided_bytes_of_user, bytes_of_users)):
-        yield "" if says == is_ else f"{says} of users, {is_}"
+    held_by = state.derived.undecided_of_user
+    says = {name: (held.transactions, held.message_bytes) for name, held in held_by.items()}
+    is_ = {name: (of_users[name], bytes_of_users[name]) for name in of_users}
+    yield "" if says == is_ else f"{says} of users, {is_}"
     for name in state.derived.policies_due:
         yield "" if name in state.derived.policies else f"group {name} is to be looked at and has no policy"
     administrators = sum(user.is_administrator for user in state.users.values())

@@ -117,7 +117,7 @@ TABLE: Final = (
             "core.state:ProducerGroup.undecided", "core.state:ProducerDerived.scheduled", "core.state:ProducerDerived.parked",
             "core.state:ProducerSession.due", "core.state:ProducerSession.early", "core.state:ProducerSession.in_flight",
             "core.state:ProducerSession.last_unknown", "core.state:DerivedState.undecided_of_query", "core.state:DerivedState.copied",
-            "core.state:DerivedState.undecided_of_coordinator", "core.state:DerivedState.undecided_of_user", "core.state:DerivedState.undecided_bytes_of_user",
+            "core.state:DerivedState.undecided_of_coordinator", "core.state:DerivedState.undecided_of_user",
             "core.state:DerivedState.group_deadlines", "core.state:SessionState.asking",
         ),
     ),

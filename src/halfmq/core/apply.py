@@ -474,7 +474,9 @@ def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
     if known.coordinator is not None:
         leave_coordinator(state, known)
     if known.user:
-        count_of_user(state, known.user, -1, -sum([half.message_bytes for half in known.halves]))
+        halves = known.halves
+        held = halves[0].message_bytes if len(halves) == 1 else sum([half.message_bytes for half in halves])
+        count_of_user(state, known.user, -1, -held)
     if known.halves[0].batch is not None:
         derived.undecided_delayed -= sum([half.delayed_messages for half in known.halves])
         leave_query(state, known)

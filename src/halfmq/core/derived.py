@@ -8,6 +8,7 @@ from halfmq.core.state import (
     CHECK_BUCKET_MASK,
     CHECK_ROUND_UP,
     Delayed,
+    HeldByUser,
     ProducerGroup,
     Query,
     State,
@@ -160,15 +161,14 @@ def leave_coordinator(state: State, known: Undecided) -> None:
 def count_of_user(state: State, user: str, more: int, more_bytes: int) -> None:
     """Count ``more`` undecided transactions of a user, and bytes of their messages, if anybody is known."""
     if user:
-        derived = state.derived
-        _add(derived.undecided_of_user, user, more)
-        _add(derived.undecided_bytes_of_user, user, more_bytes)
-
-
-def _add(counts: dict[str, int], name: str, more: int) -> None:
-    count = counts.pop(name, 0) + more
-    if count:
-        counts[name] = count
+        of_user = state.derived.undecided_of_user
+        held = of_user.get(user)
+        if held is None:
+            held = of_user[user] = HeldByUser()
+        held.transactions += more
+        held.message_bytes += more_bytes
+        if not held.transactions:
+            del of_user[user]
 
 
 def add_delayed(state: State, delayed: Delayed) -> None:

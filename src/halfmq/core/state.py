@@ -175,6 +175,14 @@ class TakenEpoch(msgspec.Struct, frozen=True, gc=False, array_like=True):
     taken_at_ms: int
 
 
+class HeldByUser(msgspec.Struct, gc=False):
+    """What a user has undecided. Changed in place, since that is done twice for each transaction."""
+
+    transactions: int = 0
+    #: Of their messages.
+    message_bytes: int = 0
+
+
 #: (producer group, name) of a coordinator.
 CoordinatorKey = tuple[str, str]
 #: Key of a query in ``State.queries``; see ``transaction.queries``.
@@ -493,7 +501,7 @@ class DerivedState:
 
     __slots__ = (
         "base_bytes", "coordinators_of_group", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "idle_queries", "policies", "policies_due", "queries_bytes", "query_of_run",
-        "undecided_bytes", "undecided_bytes_of_user", "undecided_count", "undecided_delayed", "undecided_groups", "undecided_of_coordinator", "undecided_of_query", "undecided_of_user", "unused_queries",
+        "undecided_bytes", "undecided_count", "undecided_delayed", "undecided_groups", "undecided_of_coordinator", "undecided_of_query", "undecided_of_user", "unused_queries",
         "verdict_forgotten",
     )  # fmt: skip
 
@@ -530,10 +538,8 @@ class DerivedState:
         #: particular order; and producer group -> number of its coordinators.
         self.undecided_of_coordinator: dict[CoordinatorKey, dict[int, str]] = {}
         self.coordinators_of_group: dict[str, int] = {}
-        #: User -> number of its undecided transactions, over all groups; none of what nobody is known of.
-        self.undecided_of_user: dict[str, int] = {}
-        #: The same -> bytes of their messages.
-        self.undecided_bytes_of_user: dict[str, int] = {}
+        #: By user: its undecided transactions, over all groups; none of what nobody is known of.
+        self.undecided_of_user: dict[str, HeldByUser] = {}
         #: Query -> ids of its undecided transactions, in the order of their preparation.
         self.undecided_of_query: dict[QueryKey, dict[str, None]] = {}
         #: Queries without an undecided transaction -> broker time of their last record (of a start, if that was before it), ms, oldest

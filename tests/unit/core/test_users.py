@@ -53,6 +53,10 @@ SEGMENT = 65_536
 COMMIT, ROLLBACK = RequestedVerdict.COMMIT, RequestedVerdict.ROLLBACK
 
 
+def counts(state: State) -> dict[str, int]:
+    return {name: held.transactions for name, held in state.derived.undecided_of_user.items()}
+
+
 def add(log: CoreLog, name: str, user: User = SHOP) -> Any:
     return log.do(SetUser(name, user, True, ADA))
 
@@ -245,11 +249,11 @@ def test_a_half_and_its_verdict_say_their_users_also_after_a_trim() -> None:
     assert [one.user for one in log.of(CopiedHalf)] == ["shop", "shop"]
     log.restart()
     assert log.state.producer_groups["PG"].undecided["T1"].user == "shop"
-    assert log.state.derived.undecided_of_user == {"shop": 2}
+    assert counts(log.state) == {"shop": 2}
     assert log.do(changed(end("T1", first), user="alice")).committed
     assert log.do(ResolveTransaction("PG", "T2", ROLLBACK, "ada", by=ADA, user="root")) != ()
     assert (log.of(Committed)[0].user, log.of(RolledBack)[0].user) == ("alice", "root")
-    assert log.state.derived.undecided_of_user == {}
+    assert counts(log.state) == {}
     check(log.state)
     log.restart()
 
@@ -260,7 +264,7 @@ def test_without_users_records_are_as_they_were() -> None:
     (prepared,), (verdict,) = log.of(HalfRecord), log.of(Committed)
     assert (prepared.user, verdict.user) == ("", "")
     assert b"HMQ_USER" not in prepared.properties
-    assert log.state.derived.undecided_of_user == {}
+    assert counts(log.state) == {}
 
 
 def test_several_halves_are_of_one_user_and_those_of_another_are_refused() -> None:
@@ -273,7 +277,7 @@ def test_several_halves_are_of_one_user_and_those_of_another_are_refused() -> No
         text = refused(log.do(part("T1", 1, 2, user=user)), Why.STILL_UNDECIDED).text
         assert "another user prepared it" in text
     sent(log.do(part("T1", 1, 2, user="shop")))
-    assert log.state.derived.undecided_of_user == {"shop": 1}
+    assert counts(log.state) == {"shop": 1}
     assert log.do(changed(end("T1", reply), user="shop")).committed
     log.roll()
     log.restart()
@@ -289,7 +293,7 @@ def test_half_batches_and_decisions_on_them_say_their_users() -> None:
     trim(log)
     assert [(one.user, one.half.batch.user) for one in log.of(CopiedHalfBatch)] == [("shop", "shop")] * 2
     log.restart()
-    assert log.state.derived.undecided_of_user == {"shop": 1}
+    assert counts(log.state) == {"shop": 1}
     decision = DecideBatch(1, "PG", QueryBatch("q1", 0, "r1"), b"d" * 16, (winner(*found),), user="shop")
     while (reply := log.do(decision)) == Done(again=True):
         pass
@@ -368,7 +372,7 @@ def test_what_a_removed_user_has_prepared_still_counts_and_is_settled_as_before(
     reply = sent(log.do(half("T1", user="shop")))
     remove(log, "shop")
     log.restart()
-    assert log.state.derived.undecided_of_user == {"shop": 1}
+    assert counts(log.state) == {"shop": 1}
     add(log, "shop", changed(SHOP, limits=UserLimits(undecided=1)))
     refused(log.do(half("T2", user="shop")), Why.LIMIT_REACHED)
     assert log.do(end("T1", reply)).committed
@@ -378,11 +382,11 @@ def test_what_a_removed_user_has_prepared_still_counts_and_is_settled_as_before(
 def test_a_count_of_a_user_that_is_wrong_is_noticed() -> None:
     log = with_users()
     sent(log.do(half("T1", user="shop")))
-    log.state.derived.undecided_of_user["shop"] = 2
+    log.state.derived.undecided_of_user["shop"].transactions = 2
     with pytest.raises(InvariantViolated, match="of users"):
         check(log.state)
-    log.state.derived.undecided_of_user["shop"] = 1
-    log.state.derived.undecided_bytes_of_user["shop"] += 1
+    log.state.derived.undecided_of_user["shop"].transactions = 1
+    log.state.derived.undecided_of_user["shop"].message_bytes += 1
     with pytest.raises(InvariantViolated, match="of users"):
         check(log.state)
 
@@ -432,7 +436,7 @@ def test_one_user_leaves_others_a_quarter_of_the_undecided_bytes() -> None:
     sent(log.do(part("F1", 1, user="flood", group="F1", body=body)))
     trim(log)
     log.restart()
-    held = log.state.derived.undecided_bytes_of_user["flood"]
+    held = log.state.derived.undecided_of_user["flood"].message_bytes
     for command in (
         half("F3", user="flood", group="F2", body=body), part("F1", 2, 3, user="flood", group="F1", body=body),
         half_batch("B", "", count=1, user="flood", size=2_000),
@@ -457,10 +461,10 @@ def test_bytes_of_a_user_are_those_of_what_is_undecided_also_of_half_batches() -
     trim(log)
     check(log.state)
     log.restart()
-    assert log.state.derived.undecided_bytes_of_user["shop"] > 6_000
+    assert log.state.derived.undecided_of_user["shop"].message_bytes > 6_000
     for run in ("r2", "r3"):
         sent(log.do(half_batch(QueryBatch("q1", 0, run), user="flood")))
-    assert set(log.state.derived.undecided_bytes_of_user) == {"flood"}
+    assert set(log.state.derived.undecided_of_user) == {"flood"}
     check(log.state)
 
 
@@ -471,5 +475,5 @@ def test_a_snapshot_brings_back_what_users_have_undecided() -> None:
         sent(log.do(half_batch(index=index, user="shop", size=3_000)))
     state = log.reloaded(log.snapshot())
     check(state)
-    assert state.derived.undecided_of_user == {"shop": 2}
-    assert state.derived.undecided_bytes_of_user == log.state.derived.undecided_bytes_of_user
+    assert counts(state) == {"shop": 2}
+    assert state.derived.undecided_of_user == log.state.derived.undecided_of_user

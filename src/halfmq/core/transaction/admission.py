@@ -13,7 +13,7 @@ from typing import Final
 
 from halfmq import limits
 from halfmq.core.decision import Refused, Why
-from halfmq.core.state import ProducerGroup, State, Undecided
+from halfmq.core.state import HeldByUser, ProducerGroup, State, Undecided
 from halfmq.model.records import COPIED_HALF_MESSAGE_AT, REF_BYTES
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.share import share_of
@@ -26,6 +26,7 @@ HALF_FRAME_BYTES = COPIED_HALF_MESSAGE_AT + REF_BYTES
 _CONNECTIONS_EXAMINED_MAX: Final = 64
 #: Groups that are looked at for the one that has most, for each refusal.
 _GROUPS_EXAMINED_MAX: Final = 256
+_NOTHING_HELD: Final = HeldByUser()
 _ONE_HALF_BYTES = COMMIT_FRAME_BYTES + HALF_FRAME_BYTES
 
 
@@ -90,29 +91,23 @@ def refuse_of_user(state: State, name: str, message_bytes: int, *, begins: bool)
 
     Without a limit of its own, a user has its share of the limits over all groups (``share_of``).
     """
-    if not name:
-        return None
-    settings, derived = state.settings, state.derived
-    most = share_of(settings.undecided_total_bytes_max)
-    held = derived.undecided_bytes_of_user.get(name, 0)
-    if held + message_bytes > most:
-        text = (
-            f"user {name!r} has {held} bytes of undecided messages; {most} of {settings.undecided_total_bytes_max} are allowed to one user "
-            "(--undecided-total-bytes-max); settle some, see halfmq tx stats"
-        )
-        return Refused(Why.LIMIT_REACHED, text)
-    if not begins:
-        return None
+    held = state.derived.undecided_of_user.get(name) or _NOTHING_HELD
     user = state.users.get(name)
     own = user.limits.undecided if user is not None else 0
-    most = own or share_of(settings.undecided_total_max)
-    count = derived.undecided_of_user.get(name, 0)
-    if count < most:
+    total, total_bytes = state.settings.undecided_total_max, state.settings.undecided_total_bytes_max
+    if held.message_bytes + message_bytes > total_bytes - total_bytes // 4:  # ``share_of`` inlined
+        text = (
+            f"user {name!r} has {held.message_bytes} bytes of undecided messages; {share_of(total_bytes)} of {total_bytes} are allowed to one "
+            "user (--undecided-total-bytes-max); settle some, see halfmq tx stats"
+        )
+        return Refused(Why.LIMIT_REACHED, text)
+    most, count = own or total - total // 4, held.transactions
+    if not begins or count < most:
         return None
     text = f"user {name!r} has {count} undecided transactions, as many as it may (`halfmq user set --undecided`)"
     if not own:
         text = (
-            f"user {name!r} has {count} of {settings.undecided_total_max} undecided transactions, as many as one user may "
+            f"user {name!r} has {count} of {total} undecided transactions, as many as one user may "
             "(--undecided-total-max, or `halfmq user set --undecided`); settle some, see halfmq tx stats"
         )
     elif count > most:
@@ -122,18 +117,19 @@ def refuse_of_user(state: State, name: str, message_bytes: int, *, begins: bool)
 
 def _most_of_bytes(state: State) -> str:
     """Who has most of the undecided bytes, as a clause."""
-    return _holder(state, state.derived.undecided_bytes_of_user, lambda group: group.derived.bytes)
+    return _holder(state, lambda held: held.message_bytes, lambda group: group.derived.bytes)
 
 
 def _most_of_count(state: State) -> str:
     """Who has most of the undecided transactions, as a clause."""
-    return _holder(state, state.derived.undecided_of_user, lambda group: len(group.undecided))
+    return _holder(state, lambda held: held.transactions, lambda group: len(group.undecided))
 
 
-def _holder(state: State, of_users: dict[str, int], of_group: Callable[[ProducerGroup], int]) -> str:
-    if of_users:
-        name = max(of_users, key=of_users.__getitem__)
-        return f"{of_users[name]} of them by user {name!r}"
+def _holder(state: State, of_user: Callable[[HeldByUser], int], of_group: Callable[[ProducerGroup], int]) -> str:
+    users = {name: of_user(held) for name, held in state.derived.undecided_of_user.items()}
+    if users:
+        name = max(users, key=users.__getitem__)
+        return f"{users[name]} of them by user {name!r}"
     groups = state.producer_groups
     if len(groups) > _GROUPS_EXAMINED_MAX:
         return f"of {state.derived.undecided_groups} producer groups"

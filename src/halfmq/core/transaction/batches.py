@@ -227,7 +227,7 @@ def _refuse_batch(
             Why.MESSAGE_ILLEGAL,  # a client that gets LIMIT_REACHED waits, which does not help here
             f"transaction {command.tx_id!r} has {halves} half batches, as many as it may; send larger ones",
         )
-    refused = refuse_of_user(state, command.user, size, begins=known is None)
+    refused = refuse_of_user(state, command.user, size, begins=known is None) if command.user else None
     if refused is not None:
         return refused
     batch = command.batch
