@@ -27,7 +27,7 @@ from tests.compat.test_tls import names, options, required, trusting
 from tests.compat.toolchain import VERSIONS, client_classpath
 from tests.support.certificates import Authority, Issued
 from tests.support.served import Served
-from tests.support.served_users import ServedUsers
+from tests.support.served_users import ServedUsers, audited
 from tests.support.tls_users import TlsUsers
 from tests.support.user_rights import rights_of
 from tests.support.waiting import wait_until
@@ -100,8 +100,7 @@ def refused(run: Run) -> str:
 
 def refusals(broker: Served) -> str:
     """Of the audit log."""
-    lines = (broker.data / AUDIT_NAME).read_text().splitlines()
-    return "\n".join(one["text"] for line in lines if (one := json.loads(line))["event"] == "refused")
+    return "\n".join(one["text"] for one in audited(broker) if one["event"] == "refused")
 
 
 def client_logs(home: Path) -> str:

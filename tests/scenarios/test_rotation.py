@@ -6,7 +6,6 @@ broker is started again.
 """
 
 import asyncio
-import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,11 +16,11 @@ from typing import Final
 import pytest
 from tests.support.certificates import Authority
 from tests.support.served import Served, starting
+from tests.support.served_users import audited
 from tests.support.tls_users import TlsUsers
 from tests.support.waiting import PATIENCE_S, wait_until
 
 from halfmq import AsyncClient, Client, LoginFailed
-from halfmq.broker.config import AUDIT_NAME
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -167,8 +166,7 @@ class Load:
 
 def logins(served: Served, user: str) -> int:
     """How often the user has logged in, of the audit log."""
-    lines = [json.loads(line) for line in (served.data / AUDIT_NAME).read_text().splitlines()]
-    return sum((one["event"], one.get("user")) == ("login", user) for one in lines)
+    return sum((one["event"], one.get("user")) == ("login", user) for one in audited(served))
 
 
 def test_secrets_and_the_certificate_are_replaced_under_load(

@@ -1,8 +1,11 @@
 """Users of a broker that is a process (``Served`` with ``--secrets-key-file``), made with `halfmq user`, for tests."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+from halfmq.broker.config import AUDIT_NAME
 from halfmq.broker.first_token import NAME as TOKEN
 from halfmq.broker.services.users import FIRST
 from tests.documents.shell import shell
@@ -37,6 +40,12 @@ class ServedUsers:
     def set(self, name: str, *permissions: str) -> None:
         """Give a user these permissions. If they are others than before, its connections are closed."""
         self.run(f"set {name} {_allowed(permissions)}")
+
+
+def audited(served: Served) -> list[dict[str, Any]]:
+    """The lines of the audit log that are complete: the broker may be writing another one."""
+    lines = (served.data / AUDIT_NAME).read_text().rpartition("\n")[0].splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def _allowed(permissions: Iterable[str]) -> str:
