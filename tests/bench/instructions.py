@@ -26,6 +26,7 @@ from halfmq.bench.load import Counts, LoadConnection, Plan
 from halfmq.broker.broker import Broker
 from halfmq.broker.config import BrokerConfig
 from halfmq.broker.remoting.gateway import Connection
+from halfmq.core.commands import SetUser
 from halfmq.model.users import User
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
@@ -97,7 +98,8 @@ def _connection(broker: Broker) -> Connection:
     connection = Connection(broker._gateway, broker._peers.next_number())
     if broker._users is not None:
         plan = Plan()
-        user = User((), "", (f"send:topic:{plan.topic}", f"send:group:{plan.group}"))
+        user = User((), "", (f"send:topic:{plan.topic}", f"send:group:{plan.group}", "administer:broker"))
+        broker._sequencer.submit(SetUser("bench", user, True, None), lambda _, reply: None)
         connection.become(broker._users._know("bench", user))
         connection.logged_in()
     return connection

@@ -34,6 +34,7 @@ from halfmq.core.transaction.queries import key_of, key_of_id
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
 from halfmq.model.records import Half
+from halfmq.model.share import share_of
 
 
 def check(state: State) -> int:
@@ -81,6 +82,14 @@ def _problems(state: State) -> Iterator[str]:
     says = {name: (held.transactions, held.message_bytes) for name, held in held_by.items()}
     is_ = {name: (of_users[name], bytes_of_users[name]) for name in of_users}
     yield "" if says == is_ else f"{says} of users, {is_}"
+    own = [user.limits.undecided for user in state.users.values() if user.limits.undecided]
+    least = min([share_of(state.settings.undecided_total_max), *own])
+    limited_from = state.derived.users_limited_from
+    yield (
+        ""
+        if limited_from in (0, least) or not state.users
+        else f"users are limited from {limited_from} on, not {least}"
+    )
     for name in state.derived.policies_due:
         yield "" if name in state.derived.policies else f"group {name} is to be looked at and has no policy"
     administrators = sum(user.is_administrator for user in state.users.values())

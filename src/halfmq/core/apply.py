@@ -58,6 +58,7 @@ from halfmq.core.schema import (
 )
 from halfmq.core.state import (
     Delayed,
+    HeldByUser,
     ProducerGroup,
     Query,
     QueryDecision,
@@ -265,7 +266,11 @@ def _half(state: State, record: HalfRecord) -> None:
             group_name, tx_id, (half,), count, now_ms, grace_until_ms, 0, grace_until_ms, coordinator, record.user
         )
         if record.user:
-            count_of_user(state, record.user, 1, message_bytes)
+            held = derived.undecided_of_user.get(record.user)  # ``count_of_user`` inlined
+            if held is None:
+                held = derived.undecided_of_user[record.user] = HeldByUser()
+            held.transactions += 1
+            held.message_bytes += message_bytes
         if coordinator is not None:
             enter_of_coordinator(state, known)
         schedule(state, group, tx_id, grace_until_ms)

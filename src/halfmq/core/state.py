@@ -501,7 +501,7 @@ class DerivedState:
 
     __slots__ = (
         "base_bytes", "coordinators_of_group", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "idle_queries", "policies", "policies_due", "queries_bytes", "query_of_run",
-        "undecided_bytes", "undecided_count", "undecided_delayed", "undecided_groups", "undecided_of_coordinator", "undecided_of_query", "undecided_of_user", "unused_queries",
+        "undecided_bytes", "undecided_count", "undecided_delayed", "undecided_groups", "undecided_of_coordinator", "undecided_of_query", "undecided_of_user", "unused_queries", "users_limited_from",
         "verdict_forgotten",
     )  # fmt: skip
 
@@ -540,6 +540,8 @@ class DerivedState:
         self.coordinators_of_group: dict[str, int] = {}
         #: By user: its undecided transactions, over all groups; none of what nobody is known of.
         self.undecided_of_user: dict[str, HeldByUser] = {}
+        #: While fewer transactions are undecided, over all users, none of these has as many as it may. 0: not known yet.
+        self.users_limited_from = 0
         #: Query -> ids of its undecided transactions, in the order of their preparation.
         self.undecided_of_query: dict[QueryKey, dict[str, None]] = {}
         #: Queries without an undecided transaction -> broker time of their last record (of a start, if that was before it), ms, oldest

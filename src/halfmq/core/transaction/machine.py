@@ -155,7 +155,14 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
     if properties_bytes > limits.PROPERTIES_BYTES_MAX:
         return Decision(NOTHING, too_many_properties(properties_bytes))
     refused = refuse_half(state, group, known, size - MESSAGE_AT)
-    if user and refused is None:
+    if (
+        user
+        and refused is None
+        and (
+            state.derived.undecided_count >= state.derived.users_limited_from
+            or state.derived.undecided_bytes + size > settings.undecided_total_bytes_max >> 1
+        )
+    ):  # otherwise nobody can have as much as one user may
         refused = refuse_of_user(state, user, size - MESSAGE_AT, begins=known is None)
     if refused is not None:
         return Decision(NOTHING, refused)

@@ -48,7 +48,7 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "5 undecided transactions are counted, which are 1": lambda state: setattr(state.derived, "undecided_count", 5),
     "^a base of .* is counted, which is": lambda state: setattr(state.derived, "base_bytes", 1),
     "7 bytes of them are counted": lambda state: setattr(state.derived, "undecided_bytes", 7),
-    "{'shop': (1, 0)} of users": lambda state: state.derived.undecided_of_user.update(shop=HeldByUser(1)),
+    "'shop': .1, 0.. of users, ": lambda state: state.derived.undecided_of_user.update(shop=HeldByUser(1)),
     "{'shop': 1} locks of owners": lambda state: state.session.locks_of_owner.update(shop=1),
     "users without an administrator": lambda state: set_user(state, "shop", User((), "", ())),
     "3 groups with any are counted, which are 1": lambda state: setattr(state.derived, "undecided_groups", 3),
