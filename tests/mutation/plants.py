@@ -457,7 +457,7 @@ PLANTS: Final = (
         0,
         "replies to a client's requests go to who takes its id",
         "broker/services/members.py",
-        "        if other is not None and other.principal is not peer.principal:\n",
+        "        if peer.principal is not None and self._owners.setdefault(member.client_id, peer.user) != peer.user:\n",
         "        if False:\n",
     ),
     Plant(

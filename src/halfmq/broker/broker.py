@@ -328,6 +328,7 @@ class Broker:
         self._users = Users(
             sequencer, self._peers, key, self._entropy, time, self._offload,
             forget_token=lambda: remove_token(config.data),
+            clock=self._loop.time,
         )  # fmt: skip
         if self._users.token:
             path = write_token(config.data, self._users.token)

@@ -178,7 +178,7 @@ TABLE: Final = (
             "core.state:ProducerSession.members", "core.state:ProducerSession.pollers", "core.state:ConsumerSession.members",
             "core.state:ConsumerSession.subscriptions", "core.state:SessionState.consumers", "core.state:SessionState.produces",
             "core.state:SessionState.consumes", "broker.services.members:Members._subscribed", "broker.services.members:Members._subscribers", "broker.services.members:Members._connections",
-            "broker.services.members:Members._ids", "broker.services.members:Members.software",
+            "broker.services.members:Members._ids", "broker.services.members:Members._owners", "broker.services.members:Members.software",
             "broker.services.subscription_conflicts:SubscriptionConflicts._groups",
         ),
     ),

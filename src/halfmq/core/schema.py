@@ -67,6 +67,7 @@ from halfmq.core.state import (
     Verdict,
     drop_stale_deadlines,
     set_holders,
+    users_limited_from,
 )
 from halfmq.model.records import (
     Compared,
@@ -83,7 +84,6 @@ from halfmq.model.records import (
     payload_record_size,
 )
 from halfmq.model.settings import GroupSettings, PastLimit, ProducerSettings
-from halfmq.model.share import share_of
 from halfmq.model.users import User
 
 _decode: Final = msgspec.msgpack.decode
@@ -290,8 +290,7 @@ def set_user(state: State, name: str, user: User | None) -> None:
     state.derived.base_bytes += user_bytes(name, user) - user_bytes(name, state.users.pop(name, None))
     if user is not None:
         state.users[name] = user
-    own = [one.limits.undecided for one in state.users.values() if one.limits.undecided]
-    state.derived.users_limited_from = min([share_of(state.settings.undecided_total_max), *own])
+    state.derived.users_limited_from = users_limited_from(state)
 
 
 def epoch_started(offset: int, epoch: int, wall_ms: int, check_immunity_ms: int, jump_ms: int = 0) -> EpochStarted:

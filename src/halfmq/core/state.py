@@ -30,6 +30,7 @@ from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC, TRACED
 from halfmq.model.query_batch import query_text
 from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, Half, ParkedBecause, Record, parked_because
 from halfmq.model.settings import BrokerSettings, GroupSettings, ProducerSettings, caps
+from halfmq.model.share import share_of
 from halfmq.model.stored_message import size_of
 from halfmq.model.users import User
 
@@ -764,6 +765,12 @@ def holders_bytes(holders: Mapping[tuple[int, int], str]) -> int:
 def next_offset(state: State) -> int:
     """Log offset of the next record."""
     return state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
+
+
+def users_limited_from(state: State) -> int:
+    """See ``DerivedState.users_limited_from``: the smallest of what users may have, by their own limits or as their share."""
+    own = [user.limits.undecided for user in state.users.values() if user.limits.undecided]
+    return min([share_of(state.settings.undecided_total_max), *own])
 
 
 def default_grace_ms(state: State) -> int:

@@ -29,6 +29,7 @@ class Route(NamedTuple):
 
 
 _PARAMETERS_MAX: Final = 8
+_REFUSED_AFTER_S: Final = 0.1
 _NOBODY: Final = Refused(Why.NO_PERMISSION, "there is no user with this name and password")
 _NAME_CHARS_SHOWN: Final = 253
 
@@ -115,10 +116,12 @@ class HttpFrontDoor:
         if not request.peer.is_private:
             answer(403, {"error": "a password is not sent over the network without TLS: use https://"})
             return
+        guard = Guard(f"GET {request.path}", route.access, users.view)
         if given is None:
+            if self.audit is not None:
+                self.audit.refused("", request.peer.address, guard.what, _NOBODY)
             answer(401, {"error": "this broker has users: give name and password of one (curl --user NAME)"})
             return
-        guard = Guard(f"GET {request.path}", route.access, users.view)
 
         def known(principal: Principal | Refused | None) -> None:
             if isinstance(principal, Refused):
@@ -127,8 +130,8 @@ class HttpFrontDoor:
             refused = _NOBODY if principal is None else guard.refusal(principal, parameters, b"")
             if refused is not None and self.audit is not None:
                 self.audit.refused(given[0], request.peer.address, guard.what, refused)
-            if principal is None:
-                answer(401, {"error": _NOBODY.text})
+            if principal is None:  # later, since guessing has to take time
+                asyncio.get_running_loop().call_later(_REFUSED_AFTER_S, answer, 401, {"error": _NOBODY.text})
             elif refused is not None:
                 answer(403, {"error": refused.text})
             else:

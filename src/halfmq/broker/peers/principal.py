@@ -3,19 +3,23 @@
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
+from halfmq import limits
 from halfmq.model.users import Permission, Right, Scope, User, UserLimits, allows, parse_permissions
 
 #: Remembered answers of one user, before they are forgotten together.
 _REMEMBERED_MAX: Final = 1_024
+_REMEMBERED_CHARS_MAX: Final = 3 * limits.RETRY_TOPIC_CHARS_MAX
 
 
 class Principal:
     """A user at work. ``services.users`` makes it, and changes it when an administrator changes the user."""
 
-    __slots__ = ("_refilled_s", "_tokens", "connections", "granted", "limits", "name", "names", "permissions")
+    __slots__ = ("_refilled_s", "_tokens", "connections", "granted", "limits", "name", "names", "only", "permissions")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, only: str = "") -> None:
         self.name = name
+        #: The one kind of request that it may send; "": what its permissions say.
+        self.only = only
         self.permissions: tuple[Permission, ...] = ()
         self.limits = UserLimits()
         #: Numbers of the peers that are this user.
@@ -38,7 +42,9 @@ class Principal:
         return allows(self.permissions, right, scope, name)
 
     def grant(self, what: str, request: Hashable) -> None:
-        """Remember that such requests of this kind are allowed."""
+        """Remember that such requests of this kind are allowed, unless their names are longer than any that exists."""
+        if len(str(request)) > _REMEMBERED_CHARS_MAX:
+            return
         if sum(map(len, self.granted.values())) >= _REMEMBERED_MAX:
             self.granted.clear()
         self.granted.setdefault(what, set()).add(request)

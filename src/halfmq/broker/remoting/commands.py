@@ -36,7 +36,7 @@ from halfmq.broker.remoting.request_reply import RequestReply
 from halfmq.broker.remoting.sends import SendCommands
 from halfmq.broker.remoting.table_reads import TableReadHandlers
 from halfmq.broker.remoting.users import UserCommands
-from halfmq.broker.services.access import Access, InField, OnBroker, WhenRead
+from halfmq.broker.services.access import CLIENT_INNER_PRODUCER, Access, InField, OnBroker, WhenRead
 from halfmq.model.text_fields import PageFields
 from halfmq.model.users import Right, Scope
 from halfmq.wire.remoting import (
@@ -75,7 +75,15 @@ def _broker(right: Right) -> Access:
     return Access((OnBroker(right),))
 
 
-_SEND: Final = _all(_on(Right.SEND, Scope.TOPIC, "topic"), _on(Right.SEND, Scope.GROUP, "group"))
+#: Java's consumers send back in a group that they all have, to a topic of their own group. For halves see ``Sends.send``.
+_SEND: Final = Access((
+    InField(Right.SEND, Scope.TOPIC, "topic"), InField(Right.SEND, Scope.GROUP, "group", open_name=CLIENT_INNER_PRODUCER),
+))  # fmt: skip
+#: A query is its topic's: who names it may supersede what others prepare for it.
+_PREPARE: Final = Access((
+    InField(Right.SEND, Scope.TOPIC, "topic"), InField(Right.SEND, Scope.GROUP, "group"),
+    InField(Right.DECIDE, Scope.GROUP, "group", only_with="query"), InField(Right.DECIDE, Scope.TOPIC, "query_topic", only_with="query"),
+))  # fmt: skip
 #: Of a group's own producers: also its verdicts, its checks, its coordinators and participants.
 _OF_PRODUCERS: Final = _on(Right.SEND, Scope.GROUP, "group")
 _CONSUME: Final = _all(_on(Right.CONSUME, Scope.TOPIC, "topic"), _on(Right.CONSUME, Scope.GROUP, "group"))
@@ -117,7 +125,13 @@ COMMANDS: Final[dict[int, Command]] = {
     RequestCode.UNREGISTER_CLIENT: Command(
         MemberRequests.unregister,
         _all(
-            _on(Right.SEND, Scope.GROUP, "producer_group", all_if_empty=False),
+            Access(
+                (
+                    InField(
+                        Right.SEND, Scope.GROUP, "producer_group", all_if_empty=False, open_name=CLIENT_INNER_PRODUCER
+                    ),
+                )
+            ),
             _on(Right.CONSUME, Scope.GROUP, "consumer_group", all_if_empty=False),
         ),
         while_draining=True,
@@ -210,7 +224,7 @@ COMMANDS: Final[dict[int, Command]] = {
     codes.HMQ_FITTING: Command(Lookups.fitting, _DESCRIBE_TOPIC, fields=position.FittingFields),
     codes.HMQ_PREPARE_BATCH: Command(
         HalfBatchCommands.prepare,
-        _SEND,
+        _PREPARE,
         fields=half_batches.PrepareFields,
         of_clients=True,
     ),

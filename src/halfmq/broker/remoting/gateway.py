@@ -376,9 +376,9 @@ class Gateway:
         body: bytes | bytearray | memoryview = b"",
     ) -> None:
         """Respond to ``request``, unless it is one-way."""
-        if self.audit is not None:
+        if self.audit is not None and not request.is_oneway:
             problem = None if code == ResponseCode.SUCCESS else f"{remark or 'no reason given'} (code {code})"
-            self.audit.answered(connection, request.opaque, problem)
+            self.audit.answered(connection, request.opaque, code_name(request.code), problem)
         if not request.flag & 2:
             connection.respond(request, code, encode_response(request, code, remark, ext, body))
             if body:

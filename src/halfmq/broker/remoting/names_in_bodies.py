@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from halfmq.broker.services.access import Asked, InBody
+from halfmq.broker.services.access import CLIENT_INNER_PRODUCER, Asked, InBody
 from halfmq.model.users import Right, Scope
 from halfmq.wire.remoting.group_bodies import (
     decode_assignment_query,
@@ -17,6 +17,10 @@ def _heartbeat(body: bytes) -> Iterator[Asked]:
     """Membership in a producer group brings its checks, which contain bodies."""
     heartbeat = decode_heartbeat(body)
     for group in heartbeat.producer_groups:
+        if (
+            group == CLIENT_INNER_PRODUCER
+        ):  # every Java client joins it; nothing can be prepared in it without a right on it
+            continue
         yield Asked(Right.SEND, Scope.GROUP, group)
     for data in heartbeat.consumer_groups:
         yield Asked(Right.CONSUME, Scope.GROUP, data.group)

@@ -8,6 +8,7 @@ from halfmq.broker.remoting.handlers import Handlers, Parts
 from halfmq.broker.services.users import Change, Changed, Users
 from halfmq.core.decision import Failed, Refused, UserRemoved, Why
 from halfmq.model.text_fields import write_fields
+from halfmq.wire.remoting.codes import code_name
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.users import (
     CHANGE,
@@ -80,7 +81,13 @@ class UserCommands(Handlers):
             change.user, change.is_new, change.reason, permissions, change.limits, change.secret, change.old_secret_s,
             change.password,
         )  # fmt: skip
+        self._about(connection, request, change.user, change.reason)
         self._users.change(connection, asked, partial(self._changed, connection, request.to_answer(None)))
+
+    def _about(self, connection: Connection, request: Request[Any], user: str, reason: str) -> None:
+        if self._gateway.audit is not None:
+            what = code_name(request.code)
+            self._gateway.audit.about(connection, request.opaque, what, f"user {user[:80]!r}", reason)
 
     def _changed(self, connection: Connection, request: Request[None], reply: Changed | Refused | Failed) -> None:
         if isinstance(reply, Changed):
@@ -114,5 +121,6 @@ class UserCommands(Handlers):
             self._refuse(connection, request, _NO_USERS)
             return
         fields = request.ext
+        self._about(connection, request, fields.user, fields.reason)
         answer = self._answering(connection, request, UserRemoved, lambda _: None)
         self._users.remove(connection, fields.user, fields.reason, answer)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Hashable, Iterable, Iterator, S
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from halfmq import limits
 from halfmq.broker.peers.principal import Principal
 from halfmq.broker.services.topics import TEMPLATE
 from halfmq.core.decision import Refused, Why
@@ -47,6 +48,8 @@ class InField(NamedTuple):
     all_if_empty: bool = True
     #: Another field: while that is empty, the request asks for nothing here; "": there is none.
     only_with: str = ""
+    #: A name that needs no right here.
+    open_name: str = ""
 
 
 class InBody(NamedTuple):
@@ -110,6 +113,10 @@ class Guard:
         Raises:
             ProtocolError: the body is malformed.
         """
+        if principal.only and principal.only != self.what:
+            return Refused(
+                Why.NO_PERMISSION, f"user {principal.name!r} may make the first administrator, and nothing else"
+            )
         asked = list(self.asked(fields, body))
         for one in asked:
             if not _is_open(one) and not principal.may(*_owned(one)):
@@ -146,6 +153,7 @@ class Guard:
             for right, scope, name in asked
             if right in (Right.SEND, Right.CONSUME)
             and scope in known
+            and len(name) <= limits.RETRY_TOPIC_CHARS_MAX  # a longer one is refused by who would create it
             and not any(name in those for those in known[scope])
         ]
 
@@ -162,15 +170,15 @@ def _names(need: InField, fields: Any) -> Iterable[str]:
     value = getattr(fields, need.field)
     names = value.split(need.separator) if need.separator and value else [value]
     present = [name for name in names if name]
+    if need.open_name and present == [need.open_name]:
+        return ()
     return present or ([EVERYTHING] if need.all_if_empty else [])
 
 
 def _is_open(asked: Asked) -> bool:
-    """Whether every user may: clients ask for the routes of these topics, and join that group, whatever they do."""
+    """Whether every user may: clients ask for the routes of these topics, whatever they do."""
     right, scope, name = asked
-    if scope is Scope.TOPIC:
-        return right is Right.DESCRIBE and (name == TEMPLATE or name.endswith(REPLY_TOPIC_SUFFIX))
-    return right is Right.SEND and name == CLIENT_INNER_PRODUCER
+    return scope is Scope.TOPIC and right is Right.DESCRIBE and (name == TEMPLATE or name.endswith(REPLY_TOPIC_SUFFIX))
 
 
 def _owned(asked: Asked) -> Asked:

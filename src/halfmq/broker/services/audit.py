@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final, Protocol
 
+from halfmq import limits
 from halfmq.broker.peers.peer import Peer
 from halfmq.broker.services.access import SHOWN_MAX, Guard
 from halfmq.core.decision import Refused
@@ -24,8 +25,8 @@ class Audit:
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        #: Administrative requests that are not answered, by connection and number.
-        self._open: dict[tuple[int, int], dict[str, Any]] = {}
+        #: Administrative requests that are not answered, by connection, number and kind: a client may use a number again.
+        self._open: dict[tuple[int, int, str], dict[str, Any]] = {}
 
     def refused(
         self, user: str, address: str, what: str, refused: Refused, on: Mapping[str, Any] | None = None
@@ -52,15 +53,25 @@ class Audit:
             return
         event = {"user": peer.user, "address": _host(peer.address), "command": guard.what, **on}
         if number is None:
-            self._notes.note({"event": "done", **event})
+            self._notes.note({"event": "unanswered", **event})
             return
-        if len(self._open) >= _OPEN_MAX:
+        key = peer.number, number, guard.what
+        if key in self._open:
+            self._unanswered(key)
+        elif len(self._open) >= _OPEN_MAX:
             self._unanswered(next(iter(self._open)))
-        self._open[peer.number, number] = event
+        self._open[key] = event
 
-    def answered(self, peer: Peer, number: int, problem: str | None) -> None:
+    def about(self, peer: Peer, number: int, what: str, on: str, reason: str) -> None:
+        """What the administrative request is about, which its fields do not name."""
+        event = self._open.get((peer.number, number, what))
+        if event is not None:
+            event["on"] = [on]
+            event["operator"] = reason[: limits.REASON_CHARS_MAX]
+
+    def answered(self, peer: Peer, number: int, what: str, problem: str | None) -> None:
         """A response leaves. ``problem``: why the request failed; None: it did not."""
-        event = self._open.pop((peer.number, number), None) if self._open else None
+        event = self._open.pop((peer.number, number, what), None) if self._open else None
         if event is not None:
             outcome = {"event": "done"} if problem is None else {"event": "failed", "text": problem}
             self._notes.note({**outcome, **event})
@@ -74,7 +85,7 @@ class Audit:
         for key in [key for key in self._open if key[0] == number]:
             self._unanswered(key)
 
-    def _unanswered(self, key: tuple[int, int]) -> None:
+    def _unanswered(self, key: tuple[int, int, str]) -> None:
         self._notes.note({"event": "unanswered", **self._open.pop(key)})
 
 

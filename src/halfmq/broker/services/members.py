@@ -38,6 +38,8 @@ _DONE: Final = Done()
 #: Memory of a group and of a subscription without their strings, bytes.
 _GROUP_COST: Final = 1_024
 _SUBSCRIPTION_COST: Final = 512
+#: Client ids whose user is remembered.
+_OWNERS_MAX: Final = 65_536
 #: Maximum length of the name of an expression type.
 _TYPE_CHARS_MAX: Final = 32
 #: Minimum interval between two log lines about the limit of locks, s.
@@ -117,6 +119,8 @@ class Members:
         #: another object.
         self._durable_groups: dict[str, GroupSettings] = {}
         self._ids: dict[int, str] = {}
+        #: By client id: the user who had it first, also while it is not connected. The newest ones.
+        self._owners: dict[str, str] = {}
         #: By connection: version and language in its last heartbeat.
         self.software: dict[int, tuple[int, str]] = {}
 
@@ -177,12 +181,13 @@ class Members:
             one.peer.keep(one.memory_bytes)
 
     def _take(self, peer: Peer, member: Member, answer: _Answer) -> None:
-        other = self._peers.connected.get(self._connections.get(member.client_id, peer.number))
-        if other is not None and other.principal is not peer.principal:
+        if peer.principal is not None and self._owners.setdefault(member.client_id, peer.user) != peer.user:
             # What is sent to a client by its id, as the replies to its requests, must not reach somebody else.
-            text = f"client id {member.client_id[: limits.CLIENT_ID_CHARS_MAX]!r} is connected as another user"
+            text = f"client id {member.client_id[: limits.CLIENT_ID_CHARS_MAX]!r} is another user's"
             answer(Refused(Why.NO_PERMISSION, text))
             return
+        if len(self._owners) > _OWNERS_MAX:
+            del self._owners[next(iter(self._owners))]
         refusal = self._refusal(peer.number, member) or self._too_much(peer, member)
         if refusal:
             answer(Refused(Why.INVALID_PARAMETER, refusal))

@@ -13,7 +13,7 @@ from base64 import urlsafe_b64encode
 from collections import deque
 from collections.abc import Callable, Iterable
 from hmac import compare_digest
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from halfmq.broker.offload import Offload
 from halfmq.broker.peers.peer import Peer
@@ -27,7 +27,7 @@ from halfmq.core.commands import Actor, RemoveUser, SetUser
 from halfmq.core.decision import Failed, Refused, Reply, UserIsSet, UserRemoved, Why
 from halfmq.errors import UsageError
 from halfmq.model.share import share_of
-from halfmq.model.users import User, UserLimits, UserSecret, is_user_name, parse_permissions
+from halfmq.model.users import EVERYTHING, Right, Scope, User, UserLimits, UserSecret, is_user_name, parse_permissions
 from halfmq.runtime.entropy import Entropy
 from halfmq.runtime.sealing import SecretsKey, hash_password, is_password
 
@@ -40,6 +40,7 @@ _FIRST_PERMISSIONS: Final = ("administer:broker",)
 SECRET_CHARS_MIN: Final = 8
 _SECRET_BYTES: Final = 32
 _CHANGES_MAX: Final = 64
+_NOT_ANY_MORE: Final = Refused(Why.NO_PERMISSION, "who asked for this change may not administer the broker any more")
 #: The thread has other work, too: a snapshot must not wait for a guesser.
 _VERIFIED_AT_ONCE_MAX: Final = 4
 NOBODY: Final = User((), "", ())
@@ -88,8 +89,9 @@ class Users:
         time: BrokerTime,
         offload: Offload,
         forget_token: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
-        """``forget_token``: called when the first administrator exists.
+        """``forget_token``: called when the first administrator exists. ``clock``: monotonic, s.
 
         Raises:
             EnvironmentFailed: the key is not the one with which the secrets were sealed.
@@ -102,6 +104,7 @@ class Users:
         self._time = time
         self._offload = offload
         self._forget_token = forget_token
+        self._clock = clock
         self._principals: dict[str, Principal] = {}
         #: By user: secrets in the clear, each with the broker time of its end, ms; 0: none.
         self._secrets: dict[str, tuple[tuple[bytes, int], ...]] = {}
@@ -117,7 +120,7 @@ class Users:
         self.token = ""
         if not self._view.users:
             self.token = entropy.token(_SECRET_BYTES).hex()
-            first = Principal(FIRST)
+            first = Principal(FIRST, only="HMQ_SET_USER")
             first.become(User((), "", _FIRST_PERMISSIONS))
             self._principals[FIRST] = first
             self._secrets[FIRST] = ((self.token.encode(), 0),)
@@ -152,6 +155,9 @@ class Users:
         peer.become(principal)
         self._identified[peer.number] = principal
         principal.connections.add(peer.number)
+        wait_s = principal.wait_s(self._clock, 1)
+        if wait_s:  # otherwise a new connection would have a request that the ones before used up
+            peer.rest(wait_s)
         return None
 
     def gone(self, number: int) -> None:
@@ -206,26 +212,36 @@ class Users:
         if refused is not None:
             answer(refused)
             return
+        self._in_turn(peer, lambda done: self._begin(peer, change, done), answer)
+
+    def _in_turn(
+        self, peer: Peer, begin: Callable[[Callable[[Any], None]], None], answer: Callable[[Any], None]
+    ) -> None:
+        """Run ``begin`` after the changes that were asked for before: each begins with what the one before leaves, and asks again whether
+        the peer may still do it.
+        """
         owner = owner_of(peer)
-
-        def done(reply: Changed | Refused | Failed) -> None:
-            answer(reply)
-            self._changes.add(owner, -1)
-            self._changing.popleft()
-            if self._changing:
-                self._changing[0]()
-
         busy = self._changes.refusal(owner, _CHANGES_MAX)
         if busy is not None:
             answer(Refused(Why.NOT_NOW, f"{busy}: try again"))
             return
+
+        def done(reply: Any) -> None:
+            answer(reply)
+            self._changes.add(owner, -1)
+            self._changing.popleft()
+            if self._changing:  # not at once: what this one changed takes effect after its response
+                self._peers.call_later(0, self._changing[0])
+
         self._changes.add(owner)
-        # One after another: each begins with the user as the one before leaves it.
-        self._changing.append(lambda: self._begin(peer, change, done))
+        self._changing.append(lambda: begin(done))
         if len(self._changing) == 1:
             self._changing[0]()
 
     def _begin(self, peer: Peer, change: Change, answer: Callable[[Changed | Refused | Failed], None]) -> None:
+        if not _administers(peer):  # not any more: it waited while others changed users
+            answer(_NOT_ANY_MORE)
+            return
         if not change.password:
             self._submit(peer, change, change.password, answer)
             return
@@ -261,6 +277,9 @@ class Users:
         self, peer: Peer, change: Change, password: str | None, answer: Callable[[Changed | Refused | Failed], None]
     ) -> None:
         """``password``: hashed; None: as it is."""
+        if not _administers(peer):
+            answer(_NOT_ANY_MORE)
+            return
         known = self._view.users.get(change.user)
         before = known if known is not None and not change.is_new else NOBODY
         secrets, made = before.secrets, ""
@@ -297,6 +316,14 @@ class Users:
         self, peer: Peer, name: str, reason: str, answer: Callable[[UserRemoved | Refused | Failed], None]
     ) -> None:
         """Remove a user, and close its connections. Refusals: NOT_FOUND; NOT_NOW: nobody else is an administrator."""
+        self._in_turn(peer, lambda done: self._remove(peer, name, reason, done), answer)
+
+    def _remove(
+        self, peer: Peer, name: str, reason: str, answer: Callable[[UserRemoved | Refused | Failed], None]
+    ) -> None:
+        if not _administers(peer):
+            answer(_NOT_ANY_MORE)
+            return
         by = Actor(peer.user, reason, peer.address)
 
         def removed(_: None, reply: Reply | Failed) -> None:
@@ -352,6 +379,10 @@ class Users:
 def _demands(principal: Principal) -> tuple[object, ...]:
     """What a change of makes the user connect again: what it joined may no longer be its own, and requests are counted or not."""
     return principal.permissions, bool(principal.limits.requests_per_s)
+
+
+def _administers(peer: Peer) -> bool:
+    return peer.is_open and peer.may(Right.ADMINISTER, Scope.BROKER, EVERYTHING)
 
 
 def _all_of(texts: Iterable[str]) -> tuple[str, ...]:

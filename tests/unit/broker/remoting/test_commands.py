@@ -40,7 +40,7 @@ NAMES = {
 #: are the group's.
 NOT_NEEDED = {
     (RequestCode.VIEW_MESSAGE_BY_ID, "topic"), (RequestCode.SEND_REPLY_MESSAGE, "topic"), (RequestCode.SEND_REPLY_MESSAGE_V2, "topic"),
-    (RequestCode.GET_CONSUME_STATS, "topic"), (codes.HMQ_PREPARE_BATCH, "query_topic"),
+    (RequestCode.GET_CONSUME_STATS, "topic"),
 }  # fmt: skip
 #: What the body of a request names besides its fields. The others with a body: messages, limits, counts, offsets of topics in the fields,
 #: ids of transactions, users, and 200, whose body is read into its fields.
