@@ -10,9 +10,9 @@ import pytest
 from tests.support.in_process import make_broker, serving
 from tests.support.raw_client import Answer, RawClient, property_string
 from tests.support.services import FakePeer
-from tests.support.users import FIRST, log_in, serving_users, signed
+from tests.support.users import FIRST, WithUsers, log_in, serving_users, signed
 from tests.support.waiting import soon, until
-from tests.support.worst_requests import send_ext
+from tests.support.worst_requests import json_frame, send_ext
 
 from halfmq.broker.first_token import NAME
 from halfmq.broker.services import users as users_module
@@ -461,3 +461,125 @@ async def test_the_http_port_asks_who_it_is_and_lets_probes_pass(tmp_path: Path)
         assert (await get(port, "/transactions/undecided?group=bank", *shop))[0] == 403
     refused = [one for one in events(tmp_path) if one["event"] == "refused"]
     assert {one["command"] for one in refused} == {"GET /transactions/undecided", "GET /transactions/damaged"}
+
+
+# --- what a review tried
+
+
+async def test_who_is_no_administrator_any_more_changes_nobody_though_he_asked_before(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        await users.add("old", ("administer:*",))
+        old = await users.client("old")
+        asked = [
+            asyncio.create_task(
+                old.ask(
+                    codes.HMQ_SET_USER,
+                    {},
+                    CHANGE.encode(
+                        UserChange(f"late{number}", True, permissions=["administer:*"], password="correct horse")
+                    ),
+                )
+            )
+            for number in range(6)
+        ]
+        await asyncio.sleep(0)
+        removed = await users.administrator.ask(codes.HMQ_REMOVE_USER, {"user": "old", "reason": "left"})
+        assert removed.code == OK
+        await asyncio.gather(*asked, return_exceptions=True)
+        before = await listed(users)
+        await asyncio.sleep(0.3)  # real time: what would still be under way
+        assert await listed(users) == before
+        assert "old" not in before
+
+
+async def listed(users: WithUsers) -> set[str]:
+    answer = await users.administrator.ask(codes.HMQ_USERS, {"max": "100"})
+    return {one.user for one in USERS.decode(answer.body)}
+
+
+async def test_the_group_that_all_java_clients_have_gives_nobody_a_right(tmp_path: Path) -> None:
+    """Replies, epochs, fences and checks of it, and half batches in it."""
+    inner = "CLIENT_INNER_PRODUCER"
+    async with serving_users(tmp_path) as users:
+        await users.add("none")
+        none = await users.client("none")
+        heartbeat = json.dumps(
+            {"clientID": "j", "producerDataSet": [{"groupName": inner}], "consumerDataSet": []}
+        ).encode()
+        assert (await none.ask(RequestCode.HEART_BEAT, {}, heartbeat)).code == OK
+        assert (await none.ask(RequestCode.SEND_REPLY_MESSAGE_V2, send_ext(inner, "T"), b"forged")).code == NO
+        for code, fields in (
+            (codes.HMQ_TAKE_EPOCH, {"group": inner, "coordinator": "c", "takenBy": "x"}),
+            (codes.HMQ_FENCE, {"group": inner, "txId": "chosen", "since": "0"}),
+            (codes.HMQ_POLL_CHECKS, {"group": inner, "clientId": "j", "waitMs": "0"}),
+        ):
+            assert (await none.ask(code, fields)).code == NO, code
+        await users.add("junk", ("send:topic:junk",))
+        junk = await users.client("junk")
+        prepare = {
+            "group": inner, "topic": "junk", "queueId": "0", "messages": "1", "checksum": "0", "index": "0", "txId": ids(1),
+        }  # fmt: skip
+        assert (await junk.ask(codes.HMQ_PREPARE_BATCH, prepare, b"x")).code == NO
+        assert (await send(junk, inner, "junk")).code == OK
+
+
+async def test_a_query_is_of_who_may_decide_for_its_topic(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        await users.add(
+            "evil", ("send:topic:junk", "send:group:halfmq-spark", "decide:group:halfmq-spark", "decide:topic:junk")
+        )
+        evil = await users.client("evil")
+        prepare = {
+            "group": "halfmq-spark", "topic": "junk", "queueId": "0", "messages": "1", "checksum": "0", "index": "0",
+            "query": "q1", "batch": "0", "run": "r", "attempt": "a",
+        }  # fmt: skip
+        for topic in ("orders", ""):
+            assert (await evil.ask(codes.HMQ_PREPARE_BATCH, {**prepare, "queryTopic": topic}, b"x")).code == NO
+        assert (await evil.ask(codes.HMQ_PREPARE_BATCH, {**prepare, "queryTopic": "junk"}, b"x")).code != NO
+
+
+async def test_a_client_id_stays_its_users_while_that_is_away(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        await users.add("shop", SHOP)
+        await users.add("none")
+        shop, none = await users.client("shop"), await users.client("none")
+        heartbeat = json.dumps({"clientID": "10.0.0.1@42", "producerDataSet": [], "consumerDataSet": []}).encode()
+        assert (await shop.ask(RequestCode.HEART_BEAT, {}, heartbeat)).code == OK
+        await shop.close()
+        assert (await none.ask(RequestCode.HEART_BEAT, {}, heartbeat)).code == NO
+        again = await users.client("shop")
+        assert (await again.ask(RequestCode.HEART_BEAT, {}, heartbeat)).code == OK
+
+
+async def test_a_number_used_again_hides_nothing_from_the_audit_log(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        await users.add("shop", SHOP)
+        await half(await users.client("shop"), ids(1))
+        desk = users.administrator
+        resolve = {"group": "shop", "txId": ids(1), "verdict": "COMMIT", "operator": "x", "reason": "y"}
+        for code, fields in (
+            (codes.HMQ_RESOLVE, resolve),
+            (9_999, {}),
+            (codes.HMQ_ASK_PARKED, {"group": "shop", "max": "1"}),
+        ):
+            desk.write(json_frame(code, fields, b"", opaque=777_777, flag=2 if code == 9_999 else 0))
+        assert (await desk.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).code == OK
+        assert (await users.change(UserChange("shop", False, permissions=["send:topic:a"], reason="moved"))).code == OK
+    found = events(tmp_path)
+    assert [one["event"] for one in found if one.get("command") == "HMQ_RESOLVE"] == ["done"]
+    assert [one for one in found if one.get("command") == "HMQ_ASK_PARKED"]
+    (last,) = [one for one in found if one.get("operator") == "moved"]
+    assert last["on"] == ["user 'shop'"]
+
+
+async def test_a_rate_is_not_escaped_by_connecting_again(tmp_path: Path) -> None:
+    async with serving_users(tmp_path) as users:
+        secret = await users.add("shop", SHOP, limits=UserLimits(requests_per_s=20))
+        loop = asyncio.get_running_loop()
+        began, done = loop.time(), 0
+        while loop.time() - began < 1:
+            client = await users.running.client()
+            await log_in(client, "shop", secret)
+            done += (await send(client)).code == OK
+            await client.close()
+        assert done <= 40
