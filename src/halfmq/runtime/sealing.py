@@ -100,7 +100,8 @@ def load_key(path: Path, *, may_create: bool, entropy: Entropy) -> SecretsKey:
     except binascii.Error:
         key = b""
     if len(key) != KEY_BYTES:
-        raise _unusable(path, f"it contains no {KEY_BYTES} bytes in base64", _MAKE_ONE)
+        advice = _MAKE_ONE if may_create else "take it from a backup: with another key nobody's secret can be read"
+        raise _unusable(path, f"it contains no {KEY_BYTES} bytes in base64", advice)
     return SecretsKey(key)
 
 

@@ -3,5 +3,5 @@
     GET /health                                       200, or 503 with the reason; JSON
     GET /transactions/undecided?group=&max=&from=     as ``halfmq tx list``; JSON
 
-It translates to and from ``broker.services`` and knows no other front door. It has no access control. Decision 0039.
+It translates to and from ``broker.services`` and knows no other front door. Decision 0039.
 """

@@ -1,7 +1,7 @@
 """Statistics for administrators, translated to and from ``services.stats``: 28, 201 to 204, 208, 300, 315, 317, 351, 352
 (``wire.remoting.admin_stats``).
 
-Responses wait until their content is durable. The work for one response is bounded, since the port has no access control.
+Responses wait until their content is durable. The work for one response is bounded, whoever asks.
 """
 
 from collections import deque

@@ -1,7 +1,5 @@
 """Commands of operators (29002 to 29006, 29010), and comparisons of verdicts (29022 to 29025), translated to and from
 ``services.transactions`` and ``services.comparisons``.
-
-The port has no access control yet, as for every other command.
 """
 
 from typing import Any, Final

@@ -117,7 +117,7 @@ class Users:
         self._changing: deque[Callable[[], None]] = deque()
         self._changes = Shares("changes of users that wait")
         #: The secret of ``FIRST``; "": there are users.
-        self.token = ""
+        self.token = ""  # nosec B105 # none
         if not self._view.users:
             self.token = entropy.token(_SECRET_BYTES).hex()
             first = Principal(FIRST, only="HMQ_SET_USER")
@@ -357,7 +357,7 @@ class Users:
             if before is not None and before != _demands(principal):
                 self._close(principal)
         if self.token:
-            self.token = ""
+            self.token = ""  # nosec B105 # none
             self._forget_token()
             self._forget(FIRST)
 
