@@ -127,11 +127,10 @@ KEY = base64.b64encode(bytes(range(32)))
 )
 def test_other_content_is_no_key_and_is_not_shown(file: Path, content: bytes) -> None:
     file.write_bytes(content)
-    with pytest.raises(
-        EnvironmentFailed, match=r"it contains no 32 bytes in base64 .*openssl rand -base64 32"
-    ) as refused:
-        load(file)
-    assert "BEGIN" not in str(refused.value)
+    for may_create, advice in ((True, "openssl rand -base64 32"), (False, "take it from a backup")):
+        with pytest.raises(EnvironmentFailed, match=f"it contains no 32 bytes in base64 .*{advice}") as refused:
+            load(file, may_create=may_create)
+        assert "BEGIN" not in str(refused.value)
     assert file.read_bytes() == content
 
 
