@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from hmac import compare_digest
 from typing import Any, Final, NamedTuple
 
+from halfmq import limits
 from halfmq.broker.offload import Offload
 from halfmq.broker.peers.peer import Peer
 from halfmq.broker.peers.peers import Peers
@@ -40,6 +41,7 @@ _FIRST_PERMISSIONS: Final = ("administer:broker",)
 SECRET_CHARS_MIN: Final = 8
 _SECRET_BYTES: Final = 32
 _CHANGES_MAX: Final = 64
+_WHY: Final = Refused(Why.INVALID_PARAMETER, f"reason: one line of at most {limits.REASON_CHARS_MAX} characters")
 _NOT_ANY_MORE: Final = Refused(Why.NO_PERMISSION, "who asked for this change may not administer the broker any more")
 #: The thread has other work, too: a snapshot must not wait for a guesser.
 _VERIFIED_AT_ONCE_MAX: Final = 4
@@ -258,6 +260,8 @@ class Users:
     def _refusal(self, peer: Peer, change: Change) -> Refused | None:
         if not is_user_name(change.user) or change.user == FIRST:
             return _invalid(f"{change.user[:100]!r} is no name for a user: up to 64 letters, digits and ._-")
+        if not _is_line(change.reason):
+            return _WHY
         try:
             _all_of(change.permissions or ())
         except UsageError as error:
@@ -316,6 +320,9 @@ class Users:
         self, peer: Peer, name: str, reason: str, answer: Callable[[UserRemoved | Refused | Failed], None]
     ) -> None:
         """Remove a user, and close its connections. Refusals: NOT_FOUND; NOT_NOW: nobody else is an administrator."""
+        if not _is_line(reason):
+            answer(_WHY)
+            return
         self._in_turn(peer, lambda done: self._remove(peer, name, reason, done), answer)
 
     def _remove(
@@ -379,6 +386,10 @@ class Users:
 def _demands(principal: Principal) -> tuple[object, ...]:
     """What a change of makes the user connect again: what it joined may no longer be its own, and requests are counted or not."""
     return principal.permissions, bool(principal.limits.requests_per_s)
+
+
+def _is_line(reason: str) -> bool:
+    return len(reason) <= limits.REASON_CHARS_MAX and (not reason or reason.isprintable())
 
 
 def _administers(peer: Peer) -> bool:

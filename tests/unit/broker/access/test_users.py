@@ -583,3 +583,14 @@ async def test_a_rate_is_not_escaped_by_connecting_again(tmp_path: Path) -> None
             done += (await send(client)).code == OK
             await client.close()
         assert done <= 40
+
+
+@pytest.mark.parametrize("reason", ["two\nlines", "\x1b[31m", "x" * 401])
+async def test_a_reason_is_one_line_of_printable_text(tmp_path: Path, reason: str) -> None:
+    async with serving_users(tmp_path) as users:
+        await users.add("shop", SHOP)
+        refused = await users.change(UserChange("shop", False, reason=reason, permissions=["send:topic:a"]))
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+        refused = await users.administrator.ask(codes.HMQ_REMOVE_USER, {"user": "shop", "reason": reason})
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+        assert await listed(users) == {"root", "shop"}
