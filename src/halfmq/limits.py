@@ -148,6 +148,9 @@ MESSAGE_TYPE_CHARS_MAX: Final = 31
 USERS_MAX: Final = 1_024
 USER_NAME_CHARS_MAX: Final = 64
 PERMISSIONS_MAX: Final = 256
+#: Characters of a secret or password: one that an administrator gives is no shorter.
+SECRET_CHARS_MIN: Final = 8
+SECRET_CHARS_MAX: Final = 1_024
 
 #: Operator name and reason in the audit log, characters. Longer texts are truncated, or rejected in requests.
 OPERATOR_CHARS_MAX: Final = 64

@@ -222,14 +222,14 @@ def _read(file: str, option: str) -> str:
     """The secret or password in a file. The text of an error has nothing of it."""
     try:
         with open(file, "rb") as opened:
-            text = opened.read(4 * wire.SECRET_CHARS_MAX + 1).decode().strip()
+            text = opened.read(4 * limits.SECRET_CHARS_MAX + 1).decode().strip()
     except OSError as error:
         _fail(f"{option} {file} cannot be read: {error.strerror or error}", ExitStatus.FAILED)
     except UnicodeDecodeError:
         _fail(f"{option} {file} is not UTF-8", ExitStatus.USAGE)
-    if not wire.SECRET_CHARS_MIN <= len(text) <= wire.SECRET_CHARS_MAX:
+    if not limits.SECRET_CHARS_MIN <= len(text) <= limits.SECRET_CHARS_MAX:
         _fail(
-            f"{option} {file} must contain {wire.SECRET_CHARS_MIN} to {wire.SECRET_CHARS_MAX} characters and nothing else",
+            f"{option} {file} must contain {limits.SECRET_CHARS_MIN} to {limits.SECRET_CHARS_MAX} characters and nothing else",
             ExitStatus.USAGE,
         )
     return text
@@ -280,7 +280,7 @@ def _new_file(path: str) -> Iterator[Callable[[str], None]]:
 
     try:
         try:
-            os.pwrite(number, b"\n" * (4 * wire.SECRET_CHARS_MAX), 0)
+            os.pwrite(number, b"\n" * (4 * limits.SECRET_CHARS_MAX), 0)
             os.fsync(number)
         except OSError as error:
             _fail(

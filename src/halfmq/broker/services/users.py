@@ -37,8 +37,6 @@ log = logging.getLogger("halfmq.users")
 #: Makes the first administrator, and does nothing else.
 FIRST: Final = "first-administrator"
 _FIRST_PERMISSIONS: Final = ("administer:broker",)
-#: Characters of a secret or password that an administrator gives.
-SECRET_CHARS_MIN: Final = 8
 _SECRET_BYTES: Final = 32
 _CHANGES_MAX: Final = 64
 _WHY: Final = Refused(Why.INVALID_PARAMETER, f"reason: one line of at most {limits.REASON_CHARS_MAX} characters")
@@ -99,7 +97,7 @@ class Users:
             EnvironmentFailed: the key is not the one with which the secrets were sealed.
         """
         self._sequencer = sequencer
-        self.view = self._view = sequencer.view
+        self.view = sequencer.view
         self._peers = peers
         self._key = key
         self._entropy = entropy
@@ -110,7 +108,7 @@ class Users:
         self._principals: dict[str, Principal] = {}
         #: By user: secrets in the clear, each with the broker time of its end, ms; 0: none.
         self._secrets: dict[str, tuple[tuple[bytes, int], ...]] = {}
-        for name, user in self._view.users.items():
+        for name, user in self.view.users.items():
             self._know(name, user)
         #: Peers that proved who they are, by number.
         self._identified: dict[int, Principal] = {}
@@ -120,7 +118,7 @@ class Users:
         self._changes = Shares("changes of users that wait")
         #: The secret of ``FIRST``; "": there are users.
         self.token = ""  # nosec B105 # none
-        if not self._view.users:
+        if not self.view.users:
             self.token = entropy.token(_SECRET_BYTES).hex()
             first = Principal(FIRST, only="HMQ_SET_USER")
             first.become(User((), "", _FIRST_PERMISSIONS))
@@ -178,7 +176,7 @@ class Users:
         if any(compare_digest(secret, given) for secret in self.secrets_of(name)):
             answer(self._principals[name])
             return
-        user = self._view.users.get(name)
+        user = self.view.users.get(name)
         stored = user.password if user is not None else ""
         if not stored:
             answer(None)
@@ -189,7 +187,7 @@ class Users:
 
             def verified(found: object) -> None:
                 self._verifying.add(owner, -1)
-                is_same = self._view.users.get(name) is user
+                is_same = self.view.users.get(name) is user
                 answer(self._principals.get(name) if found is True and is_same else None)
 
             self._offload.run(lambda: is_password(password, stored), verified)
@@ -198,16 +196,16 @@ class Users:
 
     def listed(self, rows_max: int, start: int) -> Page[Listed]:
         """A page of users, by name. The front door withholds it until it is durable."""
-        return page_of(sorted(self._view.users), rows_max, start, self._listed)
+        return page_of(sorted(self.view.users), rows_max, start, self._listed)
 
     def _listed(self, name: str) -> Listed:
         connections = len(self._principals[name].connections) if name in self._principals else 0
-        return Listed(name, self._view.users[name], len(self.secrets_of(name)), connections)
+        return Listed(name, self.view.users[name], len(self.secrets_of(name)), connections)
 
     def change(self, peer: Peer, change: Change, answer: Callable[[Changed | Refused | Failed], None]) -> None:
         """Make a user, or change one.
 
-        Refusals: INVALID_PARAMETER; ALREADY_EXISTS, NOT_FOUND; LIMIT_REACHED; NOT_NOW: nobody would be an administrator, or the secret
+        Refusals: INVALID_PARAMETER; USER_EXISTS, NOT_FOUND; LIMIT_REACHED; NOT_NOW: nobody would be an administrator, or the secret
             would be sent where others can read it.
         """
         refused = self._refusal(peer, change)
@@ -267,8 +265,8 @@ class Users:
         except UsageError as error:
             return _invalid(str(error))
         for what, secret in (("secret", change.secret), ("password", change.password)):
-            if secret and len(secret) < SECRET_CHARS_MIN:
-                return _invalid(f"a {what} of fewer than {SECRET_CHARS_MIN} characters")
+            if secret and len(secret) < limits.SECRET_CHARS_MIN:
+                return _invalid(f"a {what} of fewer than {limits.SECRET_CHARS_MIN} characters")
             if secret is not None and not peer.is_private:
                 text = f"the {what} of a user is not sent over the network without TLS: use rocketmqs://, or a shell on the broker's machine"
                 return Refused(Why.NOT_NOW, text)
@@ -284,7 +282,7 @@ class Users:
         if not _administers(peer):
             answer(_NOT_ANY_MORE)
             return
-        known = self._view.users.get(change.user)
+        known = self.view.users.get(change.user)
         before = known if known is not None and not change.is_new else NOBODY
         secrets, made = before.secrets, ""
         if change.secret is not None or change.is_new:
@@ -355,7 +353,7 @@ class Users:
 
     def _changed(self, name: str) -> None:
         """A change of the user is durable, and its response is on the way."""
-        user, principal = self._view.users.get(name), self._principals.get(name)
+        user, principal = self.view.users.get(name), self._principals.get(name)
         if user is None:
             self._forget(name)
         else:

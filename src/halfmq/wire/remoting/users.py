@@ -29,15 +29,12 @@ from halfmq.wire.remoting.fields import JsonBody
 NONCE_BYTES: Final = 32
 #: Begins the text of code 2 in the response of a broker without users.
 NO_USERS: Final = "this broker has no users"
-#: Characters of a secret or password: one that an administrator gives is no shorter.
-SECRET_CHARS_MIN: Final = 8
-SECRET_CHARS_MAX: Final = 1_024
 #: What the two proofs are of, so that one is not the other's.
 _CLIENT: Final = b"halfmq login 1 client"
 _SERVER: Final = b"halfmq login 1 server"
 
 #: The broker checks that it is long enough, or empty.
-_SecretText = Annotated[str, Meta(max_length=SECRET_CHARS_MAX)]
+_SecretText = Annotated[str, Meta(max_length=limits.SECRET_CHARS_MAX)]
 
 
 class LoginFields(Fields, gc=False):
