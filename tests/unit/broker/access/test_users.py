@@ -469,27 +469,25 @@ async def test_the_http_port_asks_who_it_is_and_lets_probes_pass(tmp_path: Path)
 async def test_who_is_no_administrator_any_more_changes_nobody_though_he_asked_before(tmp_path: Path) -> None:
     async with serving_users(tmp_path) as users:
         await users.add("old", ("administer:*",))
-        old = await users.client("old")
-        asked = [
-            asyncio.create_task(
-                old.ask(
-                    codes.HMQ_SET_USER,
-                    {},
-                    CHANGE.encode(
-                        UserChange(f"late{number}", True, permissions=["administer:*"], password="correct horse")
-                    ),
-                )
-            )
-            for number in range(6)
-        ]
-        await asyncio.sleep(0)
-        removed = await users.administrator.ask(codes.HMQ_REMOVE_USER, {"user": "old", "reason": "left"})
-        assert removed.code == OK
-        await asyncio.gather(*asked, return_exceptions=True)
-        before = await listed(users)
-        await asyncio.sleep(0.3)  # real time: what would still be under way
-        assert await listed(users) == before
-        assert "old" not in before
+        old, desk = await users.client("old"), await users.client("root")
+        waiting = users.running.broker._users._changing
+
+        def change(client: RawClient, name: str) -> "asyncio.Task[Answer]":
+            made = UserChange(
+                name, True, permissions=["administer:*"], password="correct horse"
+            )  # hashing takes its time
+            return asyncio.create_task(client.ask(codes.HMQ_SET_USER, {}, CHANGE.encode(made)))
+
+        before = [change(desk, f"new{number}") for number in range(6)]
+        await until(lambda: len(waiting) == 6, "changes wait")
+        leave = asyncio.create_task(desk.ask(codes.HMQ_REMOVE_USER, {"user": "old", "reason": "left"}))
+        await until(lambda: len(waiting) == 7, "the removal waits behind them")
+        after = [change(old, f"late{number}") for number in range(3)]
+        await until(lambda: len(waiting) == 10, "what he asks for waits behind that")
+        assert [answer.code for answer in await asyncio.gather(*before, leave)] == [OK] * 7
+        await asyncio.gather(*after, return_exceptions=True)
+        await until(lambda: not waiting, "nothing is under way")
+        assert await listed(users) == {"root", *(f"new{number}" for number in range(6))}
 
 
 async def listed(users: WithUsers) -> set[str]:
