@@ -3,7 +3,7 @@
     {"at":"2026-01-31T08:15:00.123Z","event":"refused","user":"shop","address":"10.0.0.7","command":"SEND_MESSAGE","on":["orders"],"code":16,
      "text":"user shop may not send to topic orders","count":3}
 
-Fields that are empty are left out. Text of peers is in it: it is cut, and no character in it controls a terminal (``printable``).
+Fields that are empty are left out. ``claims``: the user that somebody named who did not prove to be it. Text of peers is in it: it is cut, and no character in it controls a terminal (``printable``).
 
 - **Nobody waits for it.** Lines are written by a thread of their own (``line_queue``), and are synced to the disk when a file is full and
   at the end: a crash of the process loses those that wait, a power loss those of some seconds.
@@ -35,7 +35,7 @@ log = logging.getLogger("halfmq.audit")
 #: Events with this ``event`` that are equal in ``_EQUAL_IN`` are one line for each ``_TOGETHER_MS``.
 REFUSED: Final = "refused"
 _TOGETHER_MS: Final = 1_000
-_EQUAL_IN: Final = ("user", "address", "command", "code", "text")
+_EQUAL_IN: Final = ("user", "claims", "address", "command", "code", "text")
 #: Maximum time at the end to write what waits, s.
 CLOSE_S: Final = 10.0
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

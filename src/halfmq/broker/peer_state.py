@@ -85,7 +85,7 @@ TABLE: Final = (
         "user", f"users' part of a base ({USERS_PART})", f"{limits.USERS_MAX:,}; that part",
         f"{NOT_SHARED}: administrators only",
         "an administrator removes it",
-        ("core.state:State.users", "broker.services.users:Users._principals", "broker.services.users:Users._secrets"),
+        ("core.state:State.users", "broker.services.users:Users._principals", "broker.services.users:Users._secrets", "broker.services.users:Users._verified"),
     ),
     PeerState(
         "query", f"queries' part of a base ({QUERIES_PART}), of the named items'", "`--queries-max`; that part",

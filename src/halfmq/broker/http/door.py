@@ -119,7 +119,7 @@ class HttpFrontDoor:
         guard = Guard(f"GET {request.path}", route.access, users.view)
         if given is None:
             if self.audit is not None:
-                self.audit.refused("", request.peer.address, guard.what, _NOBODY)
+                self.audit.stranger("", request.peer.address, guard.what, _NOBODY.text)
             answer(401, {"error": "this broker has users: give name and password of one (curl --user NAME)"})
             return
 
@@ -127,15 +127,19 @@ class HttpFrontDoor:
             if isinstance(principal, Refused):
                 answer(503, {"error": principal.text})
                 return
-            refused = _NOBODY if principal is None else guard.refusal(principal, parameters, b"")
-            if refused is not None and self.audit is not None:
-                self.audit.refused(given[0], request.peer.address, guard.what, refused)
-            if principal is None:  # later, since guessing has to take time
+            if principal is None:
+                if self.audit is not None:
+                    self.audit.stranger(given[0], request.peer.address, guard.what, _NOBODY.text)
+                # Later, since guessing has to take time.
                 asyncio.get_running_loop().call_later(_REFUSED_AFTER_S, answer, 401, {"error": _NOBODY.text})
-            elif refused is not None:
-                answer(403, {"error": refused.text})
-            else:
+                return
+            refused = guard.refusal(principal, parameters, b"")
+            if refused is None:
                 route.respond(parameters, answer)
+                return
+            if self.audit is not None:
+                self.audit.refused(principal.name, request.peer.address, guard.what, refused)
+            answer(403, {"error": refused.text})
 
         users.by_password(request.peer, *given, known)
 

@@ -255,6 +255,8 @@ class Gateway:
         is_ours = request.code in OURS
         code = ResponseCode.INVALID_PARAMETER if is_ours else ResponseCode.SYSTEM_ERROR
         self.answer(connection, request, code, text)
+        if self.users is not None and connection.principal is None:
+            self._distrust(connection, request, text)
 
     # --- frames ----------------------------------------------------------------------------------------------
 
@@ -323,11 +325,15 @@ class Gateway:
 
     def reject_stranger(self, connection: Connection, request: Request[Any], refused: Refused) -> None:
         """Respond to a request of a connection that did not prove who it is, and read from it slowly."""
-        if self.audit is not None:
-            self.audit.refused(_claimed(request), connection.address, code_name(request.code), refused)
-        connection.log_throttled(log, logging.WARNING, "stranger", "not served: %s", refused.text)
         code, remark, ext = refusal(refused)
         self.answer(connection, request, code, remark, ext)
+        self._distrust(connection, request, refused.text)
+
+    def _distrust(self, connection: Connection, request: Request[Any], text: str) -> None:
+        """A stranger was refused, as ``text`` says: note it, and read slowly from it."""
+        if self.audit is not None:
+            self.audit.stranger(_claimed(request), connection.address, code_name(request.code), text)
+        connection.log_throttled(log, logging.WARNING, "stranger", "not served: %s", text)
         connection.rest(_STRANGER_RESTS_S)
 
     def _unsigned(self, connection: Connection, request: Request[dict[str, str]]) -> Refused | None:

@@ -31,17 +31,15 @@ class Audit:
     def refused(
         self, user: str, address: str, what: str, refused: Refused, on: Mapping[str, Any] | None = None
     ) -> None:
-        """A request was refused. ``user``: who proved it, or says so."""
-        self._notes.note(
-            {
-                "event": "refused",
-                "user": user,
-                "address": _host(address),
-                "command": what,
-                **(on or {}),
-                "text": refused.text,
-            }
-        )
+        """A request of a user was refused."""
+        self._refused({"user": user}, address, what, {**(on or {}), "text": refused.text})
+
+    def stranger(self, claims: str, address: str, what: str, text: str) -> None:
+        """A request of somebody who did not prove to be a user was refused. ``claims``: which user it names."""
+        self._refused({"claims": claims}, address, what, {"text": text})
+
+    def _refused(self, who: Mapping[str, Any], address: str, what: str, more: Mapping[str, Any]) -> None:
+        self._notes.note({"event": "refused", **who, "address": _host(address), "command": what, **more})
 
     def asked(
         self, peer: Peer, number: int | None, guard: Guard, fields: Any, body: bytes, refused: Refused | None

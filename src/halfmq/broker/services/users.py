@@ -8,11 +8,11 @@ A change takes effect when it is durable. Permissions that change close the user
 theirs; a new secret closes none.
 """
 
+import hmac
 import logging
 from base64 import urlsafe_b64encode
 from collections import deque
 from collections.abc import Callable, Iterable
-from hmac import compare_digest
 from typing import Any, Final, NamedTuple
 
 from halfmq import limits
@@ -113,6 +113,9 @@ class Users:
         #: Peers that proved who they are, by number.
         self._identified: dict[int, Principal] = {}
         self._verifying = Shares("passwords that are being verified")
+        #: By user: keyed digest of the password that was verified last, and of what it was verified against.
+        self._verified: dict[str, bytes] = {}
+        self._digest_key = entropy.token(_SECRET_BYTES)
         #: Changes of users that are asked for, the first of them is under way.
         self._changing: deque[Callable[[], None]] = deque()
         self._changes = Shares("changes of users that wait")
@@ -170,16 +173,20 @@ class Users:
         self, peer: Peer, name: str, password: str, answer: Callable[[Principal | Refused | None], None]
     ) -> None:
         """Who gives this password, or this secret, as the HTTP port takes it; None: nobody. A password is verified outside of the loop, a
-        few at a time, since that takes long on purpose. Refusals: NOT_NOW.
+        few at a time, since that takes long on purpose. One that was verified is known again: its owner does
+        not wait for those who guess. Refusals: NOT_NOW.
         """
         given = password.encode()
-        if any(compare_digest(secret, given) for secret in self.secrets_of(name)):
+        if any(hmac.compare_digest(secret, given) for secret in self.secrets_of(name)):
             answer(self._principals[name])
             return
         user = self.view.users.get(name)
         stored = user.password if user is not None else ""
+        digest = hmac.digest(self._digest_key, f"{stored}\n{password}".encode(), "sha256")
         if not stored:
             answer(None)
+        elif hmac.compare_digest(self._verified.get(name, b""), digest):
+            answer(self._principals[name])
         elif busy := self._verifying.refusal(owner := owner_of(peer), _VERIFIED_AT_ONCE_MAX):
             answer(Refused(Why.NOT_NOW, f"{busy}: try again"))
         else:
@@ -187,8 +194,10 @@ class Users:
 
             def verified(found: object) -> None:
                 self._verifying.add(owner, -1)
-                is_same = self.view.users.get(name) is user
-                answer(self._principals.get(name) if found is True and is_same else None)
+                is_user = found is True and self.view.users.get(name) is user
+                if is_user:
+                    self._verified[name] = digest
+                answer(self._principals[name] if is_user else None)
 
             self._offload.run(lambda: is_password(password, stored), verified)
 
@@ -368,6 +377,7 @@ class Users:
 
     def _forget(self, name: str) -> None:
         self._secrets.pop(name, None)
+        self._verified.pop(name, None)
         principal = self._principals.pop(name, None)
         if principal is not None:
             principal.become(NOBODY)

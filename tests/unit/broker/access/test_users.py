@@ -3,6 +3,7 @@
 import asyncio
 import json
 from base64 import b64encode
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from tests.support.raw_client import Answer, RawClient, property_string
 from tests.support.services import FakePeer
 from tests.support.users import FIRST, WithUsers, log_in, serving_users, signed
 from tests.support.waiting import soon, until
-from tests.support.worst_requests import json_frame, send_ext
+from tests.support.worst_requests import binary_frame, json_frame, send_ext
 
+from halfmq import limits
 from halfmq.broker.first_token import NAME
+from halfmq.broker.peers.peer import Peer
 from halfmq.broker.services import users as users_module
 from halfmq.broker.services.users import Change, Changed
 from halfmq.errors import EnvironmentFailed, UsageError
@@ -240,6 +243,27 @@ async def test_the_log_says_who_prepared_and_who_settled(tmp_path: Path) -> None
     assert b"HMQ_USER\x01bank\x02" not in log
 
 
+async def test_a_stranger_with_malformed_headers_is_noted_as_who_he_claims_to_be_and_read_slowly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(Peer, "rest", lambda self, seconds: rests.append(seconds))
+    async with serving_users(tmp_path) as users:
+        stranger = await users.client()
+        many = {f"field{number}": "1" for number in range(limits.HEADER_FIELDS_MAX)} | {"AccessKey": "shop"}
+        for code in (310, codes.HMQ_LOGIN):
+            stranger.write(json_frame(code, many, b"", opaque=code))
+            stranger.write(binary_frame(code, many))
+        await until(lambda: len(rests) == 4)
+    refused = [one for one in events(tmp_path) if one["event"] == "refused"]
+    assert [one for one in refused if "user" in one] == [], "nobody proved to be a user"
+    assert "shop" in {one.get("claims") for one in refused}
+    noted: Counter[str] = Counter()
+    for one in refused:
+        noted[one["command"]] += one.get("count", 1)
+    assert noted == {"SEND_MESSAGE_V2": 2, "HMQ_LOGIN": 2}
+
+
 async def test_the_audit_log_has_every_refusal_and_every_administrative_action(tmp_path: Path) -> None:
     async with serving_users(tmp_path) as users:
         await users.add("shop", SHOP)
@@ -373,6 +397,15 @@ async def test_one_address_leaves_others_a_password_that_is_verified_and_one_use
         await until(lambda: len(found) == 5)
         assert sorted(one.name for one in found[1:] if one is not None) == ["desk"]
         assert service._verifying.taken == 0
+        # Who was known once does not wait for those who guess, until the password is another one.
+        for peer in guesser:
+            service.by_password(peer, "desk", "wrong", lambda _: None)  # type: ignore[arg-type]
+        service.by_password(guesser[0], "desk", "correct horse battery", found.append)  # type: ignore[arg-type]
+        assert found[-1].name == "desk"
+        assert (await users.change(UserChange("desk", False, password="another horse battery"))).code == OK
+        service.by_password(honest, "desk", "correct horse battery", found.append)  # type: ignore[arg-type]
+        await until(lambda: len(found) == 7)
+        assert found[-1] is None
         # Changes of users.
         await users.add("ada", ("administer:*",))
         await users.client("ada")
