@@ -3,7 +3,8 @@
     {"at":"2026-01-31T08:15:00.123Z","event":"refused","user":"shop","address":"10.0.0.7","command":"SEND_MESSAGE","on":["orders"],"code":16,
      "text":"user shop may not send to topic orders","count":3}
 
-Fields that are empty are left out. ``claims``: the user that somebody named who did not prove to be it. Text of peers is in it: it is cut, and no character in it controls a terminal (``printable``).
+Fields that are empty are left out. ``claims``: the user that somebody named who did not prove to be it.
+Text of peers is in it: it is cut, and no character in it controls a terminal (``printable``).
 
 - **Nobody waits for it.** Lines are written by a thread of their own (``line_queue``), and are synced to the disk when a file is full and
   at the end: a crash of the process loses those that wait, a power loss those of some seconds.

@@ -192,7 +192,7 @@ TABLE: Final = (
         "what a user was found to be allowed, and named first", "the user", "`_REMEMBERED_MAX`; names: the limit of the user",
         f"{NOT_SHARED}: each user has its own",
         "forgotten together; with the user",
-        ("broker.peers.principal:Principal.granted", "broker.peers.principal:Principal.names"),
+        ("broker.peers.principal:Principal.granted", "broker.peers.principal:Principal.granted_last", "broker.peers.principal:Principal.names"),
     ),
     PeerState(
         "change of a user that waits", "administrators", "`_CHANGES_MAX`",

@@ -480,8 +480,13 @@ def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
         leave_coordinator(state, known)
     if known.user:
         halves = known.halves
-        held = halves[0].message_bytes if len(halves) == 1 else sum([half.message_bytes for half in halves])
-        count_of_user(state, known.user, -1, -held)
+        held = derived.undecided_of_user[known.user]  # ``count_of_user`` inlined
+        held.message_bytes -= (
+            halves[0].message_bytes if len(halves) == 1 else sum([half.message_bytes for half in halves])
+        )
+        held.transactions -= 1
+        if not held.transactions:
+            del derived.undecided_of_user[known.user]
     if known.halves[0].batch is not None:
         derived.undecided_delayed -= sum([half.delayed_messages for half in known.halves])
         leave_query(state, known)

@@ -14,7 +14,18 @@ _REMEMBERED_CHARS_MAX: Final = 3 * limits.RETRY_TOPIC_CHARS_MAX
 class Principal:
     """A user at work. ``services.users`` makes it, and changes it when an administrator changes the user."""
 
-    __slots__ = ("_refilled_s", "_tokens", "connections", "granted", "limits", "name", "names", "only", "permissions")
+    __slots__ = (
+        "_refilled_s",
+        "_tokens",
+        "connections",
+        "granted",
+        "granted_last",
+        "limits",
+        "name",
+        "names",
+        "only",
+        "permissions",
+    )
 
     def __init__(self, name: str, only: str = "") -> None:
         self.name = name
@@ -28,6 +39,8 @@ class Principal:
         self.names: set[tuple[Scope, str]] = set()
         #: What was found to be allowed, by kind of request, so that frequent ones are not examined again.
         self.granted: dict[str, set[Hashable]] = {}
+        #: The last one of each kind: it is compared, which is faster than to look it up.
+        self.granted_last: dict[str, Hashable] = {}
         self._tokens = 0.0
         self._refilled_s = 0.0
 
@@ -35,7 +48,7 @@ class Principal:
         """Take the permissions and limits of ``user``."""
         self.permissions = tuple(one for text in user.permissions for one in parse_permissions(text))
         self.limits = user.limits
-        self.granted.clear()
+        self._forget()
 
     def may(self, right: Right, scope: Scope, name: str) -> bool:
         """Whether the user has the right on ``name``."""
@@ -46,8 +59,20 @@ class Principal:
         if len(str(request)) > _REMEMBERED_CHARS_MAX:
             return
         if sum(map(len, self.granted.values())) >= _REMEMBERED_MAX:
-            self.granted.clear()
+            self._forget()
         self.granted.setdefault(what, set()).add(request)
+        self.granted_last[what] = request
+
+    def has_granted(self, what: str, request: Hashable) -> bool:
+        """Whether such requests of this kind are allowed, as was remembered."""
+        if request not in self.granted.get(what, ()):
+            return False
+        self.granted_last[what] = request
+        return True
+
+    def _forget(self) -> None:
+        self.granted.clear()
+        self.granted_last.clear()
 
     def wait_s(self, clock: Callable[[], float], requests: int) -> float:
         """Count that many requests. 0: within the limit; else how long the user must send no other one, s. ``clock``: monotonic, s."""

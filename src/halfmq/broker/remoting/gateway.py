@@ -192,18 +192,7 @@ class Gateway:
     def _guarded(self, guard: Guard, handler: Handler) -> Handler:
         """``handler`` for requests that the connection's user may send, and a refusal for others."""
         check = partial(self._serve_if_allowed, guard, handler)
-        key, what = guard.key, guard.what
-        if key is None or guard.is_audited:
-            return check
-
-        def serve(connection: Connection, request: Request[Any]) -> None:
-            granted = connection.principal.granted.get(what)  # type: ignore[union-attr]  # strangers do not come here
-            if granted and key(request.ext) in granted:
-                handler(connection, request)
-            else:
-                check(connection, request)
-
-        return serve
+        return check if guard.is_audited else guard.remembering(handler, check)
 
     def _serve_if_allowed(self, guard: Guard, handler: Handler, connection: Connection, request: Request[Any]) -> None:
         principal = connection.principal

@@ -90,6 +90,20 @@ class Access(NamedTuple):
         )
 
 
+_REMEMBERING: Final = """
+def serve(peer, request):
+    fields = request.ext
+    principal = peer.principal
+    last = principal.granted_last.get(what)
+    if last is not None and {is_last}:
+        handler(peer, request)
+    elif principal.has_granted(what, key(fields)):
+        handler(peer, request)
+    else:
+        check(peer, request)
+"""
+
+
 class Guard:
     """Decides about the requests of one kind."""
 
@@ -105,7 +119,25 @@ class Guard:
         ]
         has_others = any(isinstance(need, InBody) for need in access.needs)
         #: What a decision depends on, if that is only some fields: requests that give the same are allowed alike (``Principal.granted``).
-        self.key: Callable[[Any], Hashable] | None = attrgetter(*fields) if fields and not has_others else None
+        self._fields = () if has_others else tuple(dict.fromkeys(fields))
+        self._key: Callable[[Any], Hashable] | None = attrgetter(*self._fields) if self._fields else None
+
+    def remembering(
+        self, handler: Callable[[Any, Any], None], check: Callable[[Any, Any], None]
+    ) -> Callable[[Any, Any], None]:
+        """``handler`` for requests like one that was allowed before, ``check`` for others; both get the peer and the request.
+
+        Made of text, since the fields stand in the code then: to fetch them by name, and to hash them, takes four times as long, which is
+        1 % of a transaction. The names are those of the table of commands.
+        """
+        if self._key is None:
+            return check
+        parts = [""] if len(self._fields) == 1 else [f"[{number}]" for number in range(len(self._fields))]
+        is_last = " and ".join(f"fields.{name} == last{part}" for name, part in zip(self._fields, parts, strict=True))
+        names: dict[str, Any] = {"handler": handler, "check": check, "what": self.what, "key": self._key}
+        exec(_REMEMBERING.format(is_last=is_last), names)  # noqa: S102  # nosec B102 # no text of a peer is in it
+        made: Callable[[Any, Any], None] = names["serve"]
+        return made
 
     def refusal(self, principal: Principal, fields: Any, body: bytes) -> Refused | None:
         """Why the user may not send this request; None: it is allowed.
@@ -126,8 +158,8 @@ class Guard:
             most = principal.limits.names
             text = f"user {principal.name!r} has named {most} topics and groups that did not exist, as many as it may (halfmq user set --names)"
             return Refused(Why.LIMIT_REACHED, text)
-        if self.key is not None:
-            principal.grant(self.what, self.key(fields))
+        if self._key is not None:
+            principal.grant(self.what, self._key(fields))
         return None
 
     def asked(self, fields: Any, body: bytes) -> Iterator[Asked]:

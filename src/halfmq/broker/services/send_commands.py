@@ -190,7 +190,7 @@ def _half(
             properties = without(properties, CLUSTER, MSG_REGION, TRACE_ON)
     if user:
         said = _properties_of_user[user]
-        properties = properties + said if properties[-1] == PROPERTY_BYTE else b"%b\x02%b" % (properties, said)
+        properties += said[1:] if properties[-1] == PROPERTY_BYTE else said
     tag_hash, key_hash, id_hash, delay, grace_ms, keys, has_marker = half_facts(values)
     return SendHalf(
         connection, group, tx_id, index, count, request.topic, request.default_queues, request.queue_id, request.sys_flag,
@@ -208,8 +208,10 @@ def _group_name(raw: bytes) -> str | Refused:
         return Refused(Why.INVALID_PARAMETER, str(error))
 
 
-#: By user.
-_properties_of_user: Final[Cached[str, bytes]] = Cached(lambda user: b"%b\x01%b\x02" % (_HMQ_USER, user.encode()), 256)
+#: By user: what follows on properties that do not end as each of them may.
+_properties_of_user: Final[Cached[str, bytes]] = Cached(
+    lambda user: b"\x02%b\x01%b\x02" % (_HMQ_USER, user.encode()), 256
+)
 #: An invalid name may be as long as a property string, and is quoted: these take at most some 30 MiB.
 _group_names: Final[Cached[bytes, str | Refused]] = Cached(_group_name, 256)
 
