@@ -8,18 +8,16 @@ Only ratios of one run are worth something; a machine that does other work makes
 """
 
 import argparse
-import asyncio
 import contextlib
 import json
-import platform
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tests.bench.cpu import cpu_seconds
+from tests.bench.turns import Figures, Round, compared, machine, turn
 from tests.support.certificates import Authority
 from tests.support.served import Served
 
@@ -31,6 +29,7 @@ from halfmq.wire.remoting.codes import RequestCode
 
 #: Of a local network at most; large enough that a broker's ticks of CPU time, 10 ms, do not matter.
 HANDSHAKES: Final = 400
+PAIRS: Final = [("tls", "plain")]
 
 
 class Side:
@@ -62,7 +61,7 @@ class Side:
         return made
 
 
-def handshakes(side: Side) -> dict[str, float]:
+def handshakes(side: Side) -> Figures:
     cpu, began = cpu_seconds(side.process), time.perf_counter()
     for _ in range(HANDSHAKES):
         side.ask().close()
@@ -70,28 +69,17 @@ def handshakes(side: Side) -> dict[str, float]:
     return {"a second": HANDSHAKES / seconds, "cpu us": cpu / HANDSHAKES * 1e6}
 
 
-async def _transactions(side: Side, seconds: float) -> dict[str, float]:
+async def _transactions(side: Side, seconds: float) -> Figures:
     plan = Plan(seconds=seconds, tls=side.tls)
-    connections, counts, finished = await load.connect(plan, *side.address)
-    (connection,) = connections
-    connection.start()
-    await asyncio.sleep(0.3)
-    cpu, began = cpu_seconds(side.process), time.perf_counter()
-    connection.measuring = True
-    await asyncio.sleep(seconds)
-    connection.measuring = False
-    took, cpu = time.perf_counter() - began, cpu_seconds(side.process) - cpu
-    connection.stopping = True
-    await asyncio.wait_for(finished.wait(), 30)
-    await load.close(connection.transport)
-    return {"a second": counts.committed / took, "cpu us": cpu / counts.committed * 1e6}
+    (connection,), _, finished = await load.connect(plan, *side.address)
+    return await turn(connection, finished, side.process, seconds)
 
 
-def transactions(side: Side, seconds: float) -> dict[str, float]:
+def transactions(side: Side, seconds: float) -> Figures:
     return load.run(_transactions(side, seconds))
 
 
-def idle(side: Side, count: int) -> dict[str, float]:
+def idle(side: Side, count: int) -> Figures:
     with contextlib.ExitStack() as open_ones:
         before = side.resident_kib()
         for _ in range(count):
@@ -113,23 +101,13 @@ def sides() -> Iterator[dict[str, Side]]:
         yield made
 
 
-def ratios(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
-    """Of each figure: the ratio of TLS to plain, in the median and in each round, and the medians of both."""
-    found: dict[str, Any] = {}
-    for figure in rounds[0]["tls"]:
-        each = [round(one["tls"][figure] / one["plain"][figure], 2) for one in rounds]
-        medians = {side: round(statistics.median(one[side][figure] for one in rounds), 1) for side in rounds[0]}
-        found[figure] = {"tls / plain": statistics.median(each), "of each round": each, **medians}
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=2.0, help="of load, in each round and for each broker")
     parser.add_argument("--idle", type=int, default=1_000, help="number of idle connections")
     arguments = parser.parse_args()
-    found: dict[str, list[dict[str, dict[str, float]]]] = {"handshakes": [], "transactions": []}
+    found: dict[str, list[Round]] = {"handshakes": [], "transactions": []}
     with sides() as both:
         # Before anything else: memory that was freed by others would be used again, and hide what a connection takes.
         memory = {name: idle(side, arguments.idle) for name, side in both.items()}
@@ -140,10 +118,10 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "machine": {"python": platform.python_version(), "system": platform.platform()},
+                "machine": machine(),
                 "rounds": arguments.rounds,
-                **{name: ratios(rounds) for name, rounds in found.items()},
-                "idle connections": ratios([memory]),
+                **{name: compared(rounds, PAIRS) for name, rounds in found.items()},
+                "idle connections": compared([memory], PAIRS),
             },
             indent=1,
         )

@@ -13,16 +13,14 @@ import argparse
 import asyncio
 import contextlib
 import json
-import platform
 import secrets
-import statistics
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.bench.cpu import cpu_seconds
+from tests.bench.turns import Figures, Round, SignedConnection, compared, machine, turn
 from tests.support.raw_client import RawClient
 from tests.support.served import Served
 from tests.support.users import log_in
@@ -31,9 +29,6 @@ from halfmq.bench import load
 from halfmq.bench.load import LoadConnection, Plan, split
 from halfmq.broker.first_token import NAME
 from halfmq.broker.services.users import FIRST
-from halfmq.client.connector import TcpConnector
-from halfmq.model.address import Address
-from halfmq.wire.remoting.acl import sign_frame
 from halfmq.wire.remoting.codes import HMQ_LOGIN, HMQ_SET_USER, ResponseCode
 from halfmq.wire.remoting.header import encode_request
 from halfmq.wire.remoting.users import CHANGE, NEW_SECRET, NONCE_BYTES, UserChange, client_proof
@@ -42,36 +37,19 @@ USER = "bench"
 SIDES = ("plain", "users", "signed")
 
 
-class _Signing:
-    """A transport that signs each frame."""
+class LoggedInConnection(LoadConnection):
+    """A connection of the load that logs in first."""
 
-    def __init__(self, transport: asyncio.Transport, secret: bytes) -> None:
-        self._transport = transport
-        self._secret = secret
-
-    def write(self, data: bytes) -> None:
-        self._transport.write(sign_frame(data, USER, self._secret))
-
-    def abort(self) -> None:
-        self._transport.abort()
-
-
-class UserConnection(LoadConnection):
-    """A connection of the load that says who it is."""
-
-    def __init__(self, plan: Plan, done: Any, counts: load.Counts, secret: str, side: str) -> None:
-        super().__init__(plan, 0, plan.threads, counts, done)
+    def __init__(
+        self, plan: Plan, number: int, threads: int, counts: load.Counts, done: Callable[[], None], secret: str
+    ) -> None:
+        super().__init__(plan, number, threads, counts, done)
         self._secret = secret.encode()
-        self._side = side
         self.is_ready = asyncio.Event()
 
     def connection_made(self, transport: Any) -> None:
-        if self._side == "users":
-            self.transport = transport
-            transport.write(encode_request(HMQ_LOGIN, 1, {"user": USER}))
-            return
-        super().connection_made(_Signing(transport, self._secret) if self._side == "signed" else transport)
-        self.is_ready.set()
+        self.transport = transport
+        transport.write(encode_request(HMQ_LOGIN, 1, {"user": USER}))
 
     def data_received(self, data: bytes) -> None:
         if self.is_ready.is_set():
@@ -116,26 +94,22 @@ class Side:
         await first.close()
         return secret
 
-    async def transactions(self, seconds: float) -> dict[str, float]:
+    @property
+    def make(self) -> load.Make:
+        """Of connections of this side."""
+        if self.name == "plain":
+            return LoadConnection
+        if self.name == "users":
+            return partial(LoggedInConnection, secret=self.secret)
+        return partial(SignedConnection, user=USER, secret=self.secret)
+
+    async def transactions(self, seconds: float) -> Figures:
         assert self.served.process is not None
-        process = self.served.process.pid
-        counts, finished = load.Counts(), asyncio.Event()
-        connection = UserConnection(Plan(seconds=seconds), finished.set, counts, self.secret, self.name)
-        await TcpConnector(None).connect(Address("127.0.0.1", self.served.port), lambda: connection)
-        await connection.is_ready.wait()
-        await asyncio.sleep(0.2)
-        connection.start()
-        await asyncio.sleep(0.3)
-        cpu, began = cpu_seconds(process), time.perf_counter()
-        connection.measuring = True
-        await asyncio.sleep(seconds)
-        connection.measuring = False
-        took, cpu = time.perf_counter() - began, cpu_seconds(process) - cpu
-        connection.stopping = True
-        await asyncio.wait_for(finished.wait(), 30)
-        await load.close(connection.transport)
-        assert not counts.refused, counts.refusals
-        return {"a second": counts.committed / took, "cpu us": cpu / counts.committed * 1e6}
+        plan = Plan(seconds=seconds)
+        (connection,), _, finished = await load.connect(plan, "127.0.0.1", self.served.port, self.make)
+        if isinstance(connection, LoggedInConnection):
+            await asyncio.wait_for(connection.is_ready.wait(), 30)
+        return await turn(connection, finished, self.served.process.pid, seconds)
 
 
 @contextlib.contextmanager
@@ -154,24 +128,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=3.0, help="of load, in each round and for each broker")
     arguments = parser.parse_args()
-    rounds: list[dict[str, dict[str, float]]] = []
+    rounds: list[Round] = []
     with sides() as made:
         for number in range(arguments.rounds):
             order = made[:: 1 if number % 2 else -1]
             rounds.append({side.name: load.run(side.transactions(arguments.seconds)) for side in order})
-    found: dict[str, Any] = {}
-    for figure in ("a second", "cpu us"):
-        medians = {name: round(statistics.median(one[name][figure] for one in rounds), 1) for name in SIDES}
-        ratios = {
-            f"{name} / plain": {
-                "median": round(statistics.median(one[name][figure] / one["plain"][figure] for one in rounds), 3),
-                "of each round": [round(one[name][figure] / one["plain"][figure], 3) for one in rounds],
-            }
-            for name in SIDES[1:]
-        }
-        found[figure] = {**medians, **ratios}
-    machine = {"python": platform.python_version(), "system": platform.platform()}
-    print(json.dumps({"machine": machine, "rounds": arguments.rounds, **found}, indent=1))
+    found = compared(rounds, [(name, "plain") for name in SIDES[1:]])
+    print(json.dumps({"machine": machine(), "rounds": arguments.rounds, **found}, indent=1))
 
 
 if __name__ == "__main__":

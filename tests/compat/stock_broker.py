@@ -6,6 +6,7 @@
 To compare with, and for tests that our client works against it.
 """
 
+import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,21 @@ _LOGBACK = (
 )
 
 
+def access_control(user: str, secret: str) -> dict[str, str]:
+    """Settings of a broker of 5.x: access control 2.0, with this user, who may do everything."""
+    auth = "org.apache.rocketmq.auth"
+    return {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "initAuthenticationUser": json.dumps({"username": user, "password": secret}),
+        "innerClientAuthenticationCredentials": json.dumps({"accessKey": "inner-broker", "secretKey": "inner secret"}),
+        "authenticationProvider": f"{auth}.authentication.provider.DefaultAuthenticationProvider",
+        "authenticationMetadataProvider": f"{auth}.authentication.provider.LocalAuthenticationMetadataProvider",
+        "authorizationProvider": f"{auth}.authorization.provider.DefaultAuthorizationProvider",
+        "authorizationMetadataProvider": f"{auth}.authorization.provider.LocalAuthorizationMetadataProvider",
+    }
+
+
 class StockBroker:
     """Two JVMs. ``settings`` are lines of ``broker.conf``, over what is set here; ``conf``: further files beside it. ``is_measured``: with
     the JVM's options and intervals of RocketMQ. ``options``: more options of both JVMs; ``tls``: files of who asks the name server, if
@@ -73,6 +89,11 @@ class StockBroker:
     @property
     def names(self) -> str:
         return f"{HOST}:{self.name_port}"
+
+    @property
+    def processes(self) -> list[int]:
+        """Their ids: the name server's, then the broker's."""
+        return [process.pid for process in self._processes]
 
     def __enter__(self) -> "StockBroker":
         try:

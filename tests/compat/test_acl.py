@@ -1,7 +1,6 @@
 """Our clients with a user and a secret, against Apache RocketMQ with its access control: 1.0 of 4.9, and 2.0 of 5.4."""
 
 import asyncio
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from halfmq.model.address import parse_url
 from halfmq.wire.remoting.acl import sign_frame, signature
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.header import decode, encode_request
-from tests.compat.stock_broker import StockBroker
+from tests.compat.stock_broker import StockBroker, access_control
 from tests.compat.toolchain import require_java
 from tests.support.waiting import until
 
@@ -24,19 +23,8 @@ _ACL_1 = f"""accounts:
   secretKey: {SECRET}
   admin: true
 """
-_ADMIN = json.dumps({"username": USER, "password": SECRET})
 #: Checks soon.
 _QUICK = {"transactionCheckInterval": "2000", "transactionTimeOut": "2000"}
-_INNER = json.dumps({"accessKey": "inner-broker", "secretKey": "inner secret"})
-#: Of 5.x.
-_ACL_2 = {
-    "authenticationEnabled": "true", "authorizationEnabled": "true", "initAuthenticationUser": _ADMIN,
-    "innerClientAuthenticationCredentials": _INNER,
-    "authenticationProvider": "org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider",
-    "authenticationMetadataProvider": "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider",
-    "authorizationProvider": "org.apache.rocketmq.auth.authorization.provider.DefaultAuthorizationProvider",
-    "authorizationMetadataProvider": "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider",
-}  # fmt: skip
 
 
 def test_the_signature_is_the_one_of_rocketmq() -> None:
@@ -58,7 +46,7 @@ def test_a_signed_frame_is_the_frame_with_two_more_fields() -> None:
     scope="module",
     params=[
         ("4.9.7", {"aclEnable": "true", **_QUICK}),
-        pytest.param(("5.5.0", {**_ACL_2, **_QUICK}), marks=pytest.mark.thorough),
+        pytest.param(("5.5.0", {**access_control(USER, SECRET), **_QUICK}), marks=pytest.mark.thorough),
     ],
     ids=["4.9.7", "5.5.0"],
 )

@@ -34,6 +34,8 @@ class Plan:
     rollback_share: float = 0.0
     unknown_share: float = 0.0
     acked_end: bool = False
+    #: Whether END_TRANSACTION names the topic, as RocketMQ's client does since 5.0; the access control of a 5.x broker requires it.
+    end_names_topic: bool = False
     seconds: float = 10.0
     warmup_seconds: float = 2.0
     transactions_max: int = 0
@@ -92,12 +94,14 @@ def end_frame(
     flag: int,
     opaque: int,
     check: str = "false",
+    topic: str = "",
 ) -> bytes:
-    """An END_TRANSACTION. ``flag`` 2: one-way. ``check``: whether it answers one."""
+    """An END_TRANSACTION. ``flag`` 2: one-way. ``check``: whether it answers one. ``topic`` "": it names none."""
+    named = f',"topic":"{topic}"' if topic else ""
     return frame(
         f'{{"code":37,"extFields":{{"producerGroup":"{group}","commitLogOffset":"{log_offset}",'
         f'"msgId":"{unique}","tranStateTableOffset":"{half_index}","commitOrRollback":"{verdict}",'
-        f'"fromTransactionCheck":"{check}"}},"flag":{flag},"language":"JAVA","opaque":{opaque},"version":401}}'.encode()
+        f'"fromTransactionCheck":"{check}"{named}}},"flag":{flag},"language":"JAVA","opaque":{opaque},"version":401}}'.encode()
     )
 
 
@@ -137,6 +141,7 @@ class LoadConnection(asyncio.Protocol):
         self.started_ns = [0] * threads
         self.ids = [""] * threads
         self.serial = 0
+        self._named_topic = plan.topic if plan.end_names_topic else ""
         self.prefix = f"{number:04X}{random.SystemRandom().getrandbits(64):016X}"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -171,7 +176,9 @@ class LoadConnection(asyncio.Protocol):
     def _end(self, thread: int, half_index: str, log_offset: int, verdict: int) -> bytes:
         flag = 0 if self.plan.acked_end and verdict != UNKNOWN else 2
         unique = self.ids[thread]
-        return end_frame(self.plan.group, str(log_offset), unique, half_index, verdict, flag, thread * 2 + 1)
+        return end_frame(
+            self.plan.group, str(log_offset), unique, half_index, verdict, flag, thread * 2 + 1, topic=self._named_topic
+        )
 
     def _verdict(self) -> int:
         if not self.plan.rollback_share and not self.plan.unknown_share:
@@ -199,15 +206,15 @@ class LoadConnection(asyncio.Protocol):
         if answer.opaque >= 1_000_000:
             return
         thread, is_end = divmod(answer.opaque, 2)
-        if is_end:
-            if self.measuring:
-                self.counts.commit_us.append((now - self.started_ns[thread]) // 1_000)
-            self._next(thread, out)
-            return
         if answer.code != 0:
             self.counts.refused += 1
             text = f"{answer.code} {answer.remark}"
             self.counts.refusals[text] = self.counts.refusals.get(text, 0) + 1
+            self._next(thread, out)
+            return
+        if is_end:
+            if self.measuring:
+                self.counts.commit_us.append((now - self.started_ns[thread]) // 1_000)
             self._next(thread, out)
             return
         fields = answer.extFields or {}
@@ -229,7 +236,7 @@ class LoadConnection(asyncio.Protocol):
     def _answer_check(self, fields: dict[str, str], out: list[bytes]) -> None:
         self.counts.checks += 1
         half = fields["commitLogOffset"], fields["msgId"], fields["tranStateTableOffset"]
-        out.append(end_frame(self.plan.group, *half, COMMIT, 2, 2_000_000, check="true"))
+        out.append(end_frame(self.plan.group, *half, COMMIT, 2, 2_000_000, check="true", topic=self._named_topic))
 
     def _next(self, thread: int, out: list[bytes]) -> None:
         self.sent += 1
@@ -247,8 +254,14 @@ class LoadConnection(asyncio.Protocol):
             self.done()
 
 
-async def connect(plan: Plan, host: str, port: int) -> tuple[list[LoadConnection], Counts, asyncio.Event]:
-    """Open the connections of ``plan``; the caller starts each. The event is set once all threads have ended."""
+#: Arguments as of ``LoadConnection``.
+Make = Callable[[Plan, int, int, Counts, Callable[[], None]], LoadConnection]
+
+
+async def connect(
+    plan: Plan, host: str, port: int, make: Make = LoadConnection
+) -> tuple[list[LoadConnection], Counts, asyncio.Event]:
+    """Open the connections of ``plan``, objects of ``make``; the caller starts each. The event is set once all threads have ended."""
     counts, finished = Counts(), asyncio.Event()
     connections: list[LoadConnection] = []
 
@@ -258,7 +271,7 @@ async def connect(plan: Plan, host: str, port: int) -> tuple[list[LoadConnection
 
     for number in range(plan.connections):
         threads = plan.threads // plan.connections + (number < plan.threads % plan.connections)
-        connections.append(LoadConnection(plan, number, threads, counts, done))
+        connections.append(make(plan, number, threads, counts, done))
         await TcpConnector(plan.tls).connect(Address(host, port), lambda: connections[-1])
     await asyncio.sleep(0.2)  # heartbeats are processed before the first half message, so that checks find a producer
     return connections, counts, finished
