@@ -26,6 +26,7 @@ help:
 	@echo "make test-all                                        also what is rarer or slower: about half an hour; see docs/testing.md"
 	@echo "make mutants [MUTANTS=pattern]                        change the code in small ways and see which tests notice; hours"
 	@echo "make audit                                           known weaknesses in the code, known vulnerabilities of the locked packages (asks PyPI)"
+	@echo "make site                                             the documentation as web pages with search, in build/site"
 	@echo "make bench                                           transaction benchmark with baseline, JSON in build/bench"
 
 $(READY): requirements.lock pyproject.toml
@@ -39,6 +40,10 @@ $(READY): requirements.lock pyproject.toml
 	@touch $(READY)
 
 setup: $(READY)
+
+site: $(READY)
+	@$(BIN)/python -m sphinx -q -c docs/site . build/site
+	@echo "build/site/index.html"
 
 demo: $(READY)
 	@$(BIN)/python -m demo --baskets $(BASKETS) --db $(DB) $(DEMO_ARGS)

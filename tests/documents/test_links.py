@@ -5,6 +5,8 @@ from tests.documents.pages import PAGES, ROOT, anchors, links
 _ALL = (
     *PAGES,
     "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "docs/site/index.md",
     *(f"docs/decisions/{path.name}" for path in (ROOT / "docs" / "decisions").glob("*.md")),
 )
 
