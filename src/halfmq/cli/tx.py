@@ -54,6 +54,9 @@ _Older = Annotated[
     str, typer.Option(metavar="SPAN", help="With --all: only transactions older than this, such as 90s, 5m, 2h, 1d.")
 ]
 _Most = Annotated[int, typer.Option("--max", help="With --all: maximum number of transactions; 0: no limit.", min=0)]
+_Topic = Annotated[str, typer.Option(help="With --all: only transactions with messages of this topic.")]
+_OnlyParked = Annotated[bool, typer.Option("--parked", help="With --all: only transactions that a policy parked.")]
+_Preview = Annotated[bool, typer.Option("--preview", help="Show which transactions it would be, and change nothing.")]
 #: How often `check` polls for the outcome, seconds.
 _POLL_S = 0.2
 #: Transactions that `--all` lists and settles per page.
@@ -92,7 +95,7 @@ def list_(
         output.document(msgspec.json.encode(document))
         return
     if rows:
-        head = ["AGE", "GROUP", "TRANSACTION", "MESSAGES", "TOPICS", "CHECKS", "NEXT CHECK", "PRODUCERS"]
+        head = [*_HEAD]
         lines = [[*_row(row)] for row in rows]
         if any(row.coordinator for row in rows):
             head += ["COORDINATOR", "BRANCH"]
@@ -136,6 +139,9 @@ def _oldest_of_all(url: str, page: _Page, count: int, timeout: float) -> list[Pe
         if not page.following:
             return [row for _, _, _, row in found]
         page = _page(url, "", count, page.following, timeout)
+
+
+_HEAD: Final = ("AGE", "GROUP", "TRANSACTION", "MESSAGES", "TOPICS", "CHECKS", "NEXT CHECK", "PRODUCERS")
 
 
 def _row(row: PendingTransaction) -> tuple[str, ...]:
@@ -506,6 +512,13 @@ class _Order(NamedTuple):
     yes: bool
     url: str
     timeout: float
+    #: Only say what it would change.
+    preview: bool = False
+
+    @property
+    def done(self) -> str:
+        """What the transactions are then."""
+        return "COMMITTED" if self.verdict == "COMMIT" else "ROLLED_BACK"
 
     def fields(self, group: str, tx_id: str) -> dict[str, Any]:
         """Of the request for one transaction."""
@@ -536,23 +549,30 @@ def _decision(verdict: wire.OutcomeName, help_: str) -> None:
         group: _GroupOrAll = "",
         every: _All = False,
         older: _Older = "",
+        topic: _Topic = "",
+        parked: _OnlyParked = False,
         most: _Most = 0,
+        preview: _Preview = False,
         yes: Yes = False,
         url: Url = URL,
         timeout: Timeout = TIMEOUT_S,
     ) -> None:
-        order = _Order(verdict, operator, reason, group, yes, url, timeout)
+        order = _Order(verdict, operator, reason, group, yes, url, timeout, preview)
         if not every:
-            if not tx_id or older or most:
-                _fail("name a transaction: TX_ID, or --group GROUP --all [--older SPAN] [--max NUMBER]", USAGE)
+            if not tx_id or older or most or topic or parked:
+                _fail(f"name a transaction: TX_ID, or {_OF_A_GROUP}", USAGE)
             _resolve(order, tx_id)
         elif tx_id or not group:
             _fail("--all requires --group GROUP and takes no TX_ID", USAGE)
         else:
-            _resolve_all(order, _span_ms(older or "0s"), most)
+            wanted = _Wanted(_span_ms(older or "0s"), topic, parked)
+            (_preview_all if preview else _resolve_all)(order, wanted, most)
 
 
-_EVERY: Final = "For all undecided transactions of a group: --group GROUP --all [--older SPAN] [--max NUMBER]."
+_OF_A_GROUP: Final = "--group GROUP --all [--older SPAN] [--topic TOPIC] [--parked] [--max NUMBER]"
+_EVERY: Final = (
+    f"For all undecided transactions of a group, or some: {_OF_A_GROUP}. With --preview they are only shown."
+)
 _decision(
     "COMMIT",
     f"Commit a transaction in place of its producer: its messages become visible. This cannot be undone.\n\n{_EVERY}",
@@ -568,6 +588,10 @@ def _resolve(order: _Order, tx_id: str) -> None:
     output.note(*sentences)
     if state == UNKNOWN:
         raise typer.Exit(NOT_FOUND)
+    if order.preview:
+        would = f"would be {order.done}" if state == UNDECIDED else f"is {state}, and would stay so"
+        output.say(f"{tx_id} of group {found} {would}; nothing was changed")
+        return
     if state == UNDECIDED:
         order.require_typed(tx_id, "transaction id")
     ext = _ask(order.url, HMQ_RESOLVE, order.fields(found, tx_id), order.timeout, changes=True).ext
@@ -575,25 +599,57 @@ def _resolve(order: _Order, tx_id: str) -> None:
     output.say(f"{tx_id} of group {found} is {already}{ext.get(EXT_VERDICT)}, at log position {ext.get(EXT_POSITION)}")
 
 
-def _resolve_all(order: _Order, older_ms: int, most: int) -> None:
+class _Wanted(NamedTuple):
+    """Which of a group's undecided transactions."""
+
+    older_ms: int
+    #: "": of any topic.
+    topic: str
+    is_parked: bool
+
+    def has(self, row: PendingTransaction, passed_ms: int = 0) -> bool:
+        """Whether it is one of them. ``passed_ms``: since the first was looked at; who reached the age since then is not."""
+        is_of_topic = not self.topic or self.topic in row.topics
+        return row.age_ms - passed_ms >= self.older_ms and is_of_topic and (bool(row.parked) or not self.is_parked)
+
+    def __str__(self) -> str:
+        texts = [f"older than {span(self.older_ms)}"] * bool(self.older_ms)
+        texts += [f"with messages of topic {self.topic}"] * bool(self.topic)
+        texts += ["that are parked"] * self.is_parked
+        return f"those {' and '.join(texts)}" if texts else "all of them"
+
+
+def _preview_all(order: _Order, which: _Wanted, most: int) -> None:
+    """Show what ``_resolve_all`` would settle."""
+    start, found = 0, list[PendingTransaction]()
+    while True:
+        _, rows, following, _ = _page(order.url, order.group, _PAGE, start, order.timeout)
+        found += [row for row in rows if which.has(row)]
+        if not following or (most and len(found) >= most):
+            break
+        start = following
+    found = found[: most or None]
+    if found:
+        output.table(_HEAD, map(_row, found))
+    output.note(f"{len(found)} transactions of group {order.group} would be {order.done}; nothing was changed")
+
+
+def _resolve_all(order: _Order, which: _Wanted, most: int) -> None:
     """Settle the undecided transactions of a group page by page, each with its own verdict. Rejected ones stay undecided."""
     verdict, group, url, timeout = order.verdict, order.group, order.url, order.timeout
     began = time.monotonic()
     total = _page(url, group, 1, 0, timeout).total
-    older = f" older than {span(older_ms)}" if older_ms else ""
     if not total:
         output.note(f"group {group} has no undecided transactions")
         return
-    output.note(
-        f"group {group} has {total} undecided transactions; {verdict} applies to {f'those{older}' if older else 'all of them'}"
-    )
+    output.note(f"group {group} has {total} undecided transactions; {verdict} applies to {which}")
     order.require_typed(group, "group name")
     settled, refused = 0, dict[str, str]()
     start = refused_before = 0
     while not most or settled + len(refused) < most:
         _, rows, following, _ = _page(url, group, _PAGE, start, timeout)
-        aged_ms = int((time.monotonic() - began) * 1_000)  # exclude transactions that reach the age while this runs
-        wanted = [row.tx_id for row in rows if row.age_ms - aged_ms >= older_ms and row.tx_id not in refused]
+        passed_ms = int((time.monotonic() - began) * 1_000)
+        wanted = [row.tx_id for row in rows if which.has(row, passed_ms) and row.tx_id not in refused]
         wanted = wanted[: most - settled - len(refused)] if most else wanted
         before = settled
         again = f"{before} were settled before this page; check with `halfmq tx list`, then run the command again"
@@ -614,9 +670,8 @@ def _resolve_all(order: _Order, older_ms: int, most: int) -> None:
     for tx_id, why in list(refused.items())[:_SHOWN_MAX]:
         output.note(f"{tx_id}: {why}")
     left = _page(url, group, 1, 0, timeout).total
-    done = "COMMITTED" if verdict == "COMMIT" else "ROLLED_BACK"
     output.say(
-        f"{settled} transactions of group {group} are {done}, {len(refused)} were rejected, {left} are undecided"
+        f"{settled} transactions of group {group} are {order.done}, {len(refused)} were rejected, {left} are undecided"
     )
     if refused:
         raise typer.Exit(REFUSED)

@@ -620,6 +620,35 @@ async def test_only_what_is_older_is_settled_and_only_when_it_is_confirmed(
         assert running.state.derived.undecided_count == 0
 
 
+async def test_a_preview_shows_what_a_filter_finds_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tx, "_PAGE", 3)
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await in_groups(client, 7, 1)
+        await client.half("bills", b"one", unique=ONE, group="G0")
+        await client.half("bills", b"two", unique=TWO, group="other")
+        arguments = ["commit", "--group", "G0", "--all", "--operator", "ada"]
+        bills = await run(running, *arguments, "--topic", "bills", "--preview")
+        assert bills.exit_code == 0
+        assert (len(bills.stdout.splitlines()), ONE in bills.stdout) == (2, True)
+        assert "1 transactions of group G0 would be COMMITTED; nothing was changed" in bills.stderr
+        most = await run(running, *arguments, "--preview", "--max", "5")
+        assert "5 transactions of group G0 would be COMMITTED" in most.stderr
+        for none in (["--parked"], ["--older", "1h"]):
+            assert "0 transactions" in (await run(running, *arguments, "--preview", *none)).stderr
+        one = await run(running, "rollback", ONE, "--operator", "ada", "--preview")
+        assert f"{ONE} of group G0 would be ROLLED_BACK; nothing was changed" in one.stdout
+        assert running.state.derived.undecided_count == 9
+        # What was shown is what is settled.
+        assert (await run(running, *arguments, "--topic", "bills", "--yes")).exit_code == 0
+        assert (await client.ask(30, {"topic": "bills", "queueId": "0"})).ext == {"offset": "1"}
+        assert running.state.derived.undecided_count == 8
+        settled = await run(running, "rollback", ONE, "--operator", "ada", "--preview")
+        assert "is COMMITTED, and would stay so" in settled.stdout
+
+
 async def test_a_transaction_that_others_settle_meanwhile_hides_none_of_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
