@@ -1,7 +1,7 @@
 """Servers that several folders use; and where CI=true nothing is left out: one that nobody runs proves nothing."""
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import TypeVar
 
 import pytest
@@ -22,6 +22,14 @@ def _failed_if_skipped(report: _Report) -> _Report:
         report.outcome = "failed"
         report.longrepr = f"{report.nodeid}: {why}\nNothing may be skipped where CI=true."
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_contexts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The brokers that who runs the tests has given names to (``halfmq context``) are none of theirs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # behind what makes a skip of an expected failure

@@ -143,7 +143,7 @@ ASKING: dict[str, tuple[tuple[str, ...], ...]] = {
     "tx check": ((HOSTILE, "--wait", "0"), ("--group", HOSTILE, "--parked", "--wait", "0")),
     "tx stats": ((), ("--json",)),
     "tx limits": ((HOSTILE,), (HOSTILE, "--json"), (HOSTILE, "--check-limit", "1", "--past-limit", "rollback", *DECIDE)),
-    "tx commit": ((HOSTILE, *DECIDE), ("--group", HOSTILE, "--all", *DECIDE)),
+    "tx commit": ((HOSTILE, *DECIDE), ("--group", HOSTILE, "--all", *DECIDE), ("--group", HOSTILE, "--all", "--preview", *DECIDE)),
     "tx rollback": ((HOSTILE, *DECIDE), ("--group", HOSTILE, "--all", *DECIDE)),
     "group hold": (("archive", "orders"),),
     "group release": (("archive",),),
@@ -189,6 +189,17 @@ def hostile_store(directory: Path) -> StoreWriter:
     writer.commit(text, halves)
     writer.publish()
     return writer
+
+
+def context_list(invoke: Invoke, home: Path) -> None:
+    (home / "halfmq").mkdir()
+    (home / "halfmq" / "contexts.json").write_text(json.dumps({"urls": {HOSTILE: HOSTILE}, "current": HOSTILE}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(home))
+        for arguments in ((), ("--json",)):
+            status, text = invoke("context", "list", *arguments)
+            assert status == 0
+            assert_harmless(text)
 
 
 def store_verify(invoke: Invoke, home: Path) -> None:
@@ -412,6 +423,11 @@ CASES: dict[str, Callable[..., None] | None] = {
     "user rotate": None,
     "user list": None,
     "user remove": None,
+    "context list": context_list,
+    # They show what they were given: test_context.py.
+    "context add": None,
+    "context use": None,
+    "context remove": None,
     # They start their broker and its clients themselves.
     "bench tx": None,
     "bench restart": None,

@@ -59,6 +59,12 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.FAILED: "failure",
         ExitStatus.USAGE: "usage error: an invalid name or field (code 29)",
     },
+    "halfmq context": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "the file of contexts cannot be read or written",
+        ExitStatus.USAGE: "usage error: an invalid URL or name",
+        ExitStatus.NOT_FOUND: "no such context",
+    },
     "halfmq query": {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "any other failure",

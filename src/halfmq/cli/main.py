@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from halfmq.cli import output
 from halfmq.cli.exit_status import ExitStatus
+from halfmq.errors import EnvironmentFailed, UsageError
 
 
 class Entry(NamedTuple):
@@ -42,6 +43,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "user": Entry("halfmq.cli.user", "Make users, give them permissions and secrets; list and remove them."),
     "group": Entry("halfmq.cli.group", "Let retention wait until a consumer group has read its topics."),
+    "context": Entry("halfmq.cli.context", "Name brokers, and choose the one that commands talk to."),
     "check-history": Entry(
         "halfmq.cli.check_history",
         "Check a recorded history for lost, phantom, duplicate or torn transactions, and more.",
@@ -103,11 +105,29 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+#: Commands that talk to no broker that is running, or run one: a context means nothing to them.
+_WITHOUT_CONTEXT: Final = frozenset({"serve", "store", "context", "check-history"})
+
+
 @app.callback()
 def _root(
+    ctx: typer.Context,
+    context: str = typer.Option(
+        "", "--context", envvar="HALFMQ_CONTEXT", help="The broker to talk to, by its name: see halfmq context."
+    ),
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
-    pass
+    if ctx.invoked_subcommand in _WITHOUT_CONTEXT:
+        return
+    from halfmq.cli import contexts  # it costs 10 ms, and not every command needs it
+
+    try:
+        contexts.apply(context)
+    except UsageError as error:
+        output.note(f"halfmq: {error}")
+        raise typer.Exit(ExitStatus.USAGE) from error
+    except EnvironmentFailed as error:
+        raise fail(error) from error
 
 
 def with_options(run: Callable[..., None], options: Mapping[str, tuple[Any, Any]]) -> Callable[..., None]:
