@@ -74,6 +74,7 @@ RUNS: Final[dict[str, Run]] = {
     "halfmq store dump DIR": Run('"kind":"operator_acted"'),
     "halfmq check-history FILES": Run("clean", {"FILES": "history.jsonl"}),
     "halfmq context add NAME URL --use": Run("and in use", {"NAME": "prod", "URL": "rocketmq://127.0.0.1:9876"}),
+    "halfmq diagnose --data DIR --log FILE": Run("halfmq-diagnosis-", {"FILE": "history.jsonl"}),
     "halfmq bench tx": Run("Measure committed transactions", also="--help"),  # tests/unit/bench measures
     "halfmq bench restart": Run("Measure start times", also="--help"),
     "halfmq group hold archive orders stock --max-age-hours 168": Run("holds orders, stock, until 7 days"),

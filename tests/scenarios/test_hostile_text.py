@@ -424,6 +424,8 @@ CASES: dict[str, Callable[..., None] | None] = {
     "user list": None,
     "user remove": None,
     "context list": context_list,
+    # Its archive has what other commands print.
+    "diagnose": None,
     # They show what they were given: test_context.py.
     "context add": None,
     "context use": None,

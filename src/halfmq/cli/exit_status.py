@@ -65,6 +65,11 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.USAGE: "usage error: an invalid URL or name",
         ExitStatus.NOT_FOUND: "no such context",
     },
+    "halfmq diagnose": {
+        ExitStatus.SUCCESS: "the archive is written; what could not be found out is said in it",
+        ExitStatus.FAILED: "the archive cannot be written, or is there already",
+        ExitStatus.USAGE: "usage error: an invalid URL, or a file that does not exist",
+    },
     "halfmq query": {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "any other failure",

@@ -44,6 +44,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "user": Entry("halfmq.cli.user", "Make users, give them permissions and secrets; list and remove them."),
     "group": Entry("halfmq.cli.group", "Let retention wait until a consumer group has read its topics."),
     "context": Entry("halfmq.cli.context", "Name brokers, and choose the one that commands talk to."),
+    "diagnose": Entry("halfmq.cli.diagnose", "Write one archive for a bug report, without bodies and secrets."),
     "check-history": Entry(
         "halfmq.cli.check_history",
         "Check a recorded history for lost, phantom, duplicate or torn transactions, and more.",
