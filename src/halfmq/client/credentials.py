@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from halfmq.client.log import log
 from halfmq.errors import EnvironmentFailed, UsageError
 from halfmq.model.address import Security
 from halfmq.runtime.clock import SystemClock
@@ -80,9 +81,12 @@ def _read(file: str) -> bytes:
     try:
         with open(file, "rb") as opened:
             secret = opened.read(_SECRET_BYTES_MAX + 1).strip()
+            is_shared = os.fstat(opened.fileno()).st_mode & 0o077
     except OSError as error:
         hint = "a file with nothing but the secret, which this account may read"
         raise EnvironmentFailed(f"secretfile {file} cannot be read: {error.strerror or error}", hint=hint) from error
     if not 0 < len(secret) <= _SECRET_BYTES_MAX:
         raise EnvironmentFailed(f"secretfile {file} is empty or too large", hint="nothing but the secret")
+    if is_shared:  # no error: in a container a mounted secret often is, and nobody else is there
+        log.warning("secretfile %s can be read by other accounts of this machine: chmod 600", file)
     return secret

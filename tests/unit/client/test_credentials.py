@@ -72,3 +72,15 @@ def test_a_refused_secret_is_compared_with_the_file_as_it_is_now(tmp_path: Path)
     given = credentials_of(USER, "hunter2")
     assert given is not None
     assert not given.is_replaced(b"hunter2")
+
+
+@pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True)])
+def test_a_file_that_other_accounts_can_read_is_used_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warns: bool
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text("hunter2")
+    file.chmod(mode)
+    made = credentials_of(Security(user="u", secretfile=str(file)))
+    assert signs_with(made, b"hunter2")
+    assert ("chmod 600" in caplog.text) is warns
