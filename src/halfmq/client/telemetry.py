@@ -38,8 +38,8 @@ try:
 except ImportError as error:
     raise MissingDependency("opentelemetry-api is not installed", hint="pip install 'halfmq[otel]'") from error
 
-#: Of each property that carries a context; what is longer was not made by us. Source: W3C Trace Context, 3.3.1.1.
-_CONTEXT_CHARS_MAX: Final = 512
+#: Of a property that is read; version 00 has 55. The propagator logs each longer one.
+_TRACEPARENT_CHARS_MAX: Final = 512
 #: Of durations, seconds; the conventions advise them.
 _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 _SCOPE: Final = "halfmq"
@@ -147,12 +147,12 @@ class ClientTelemetry:
         kinds = {"transaction" if tx_id else _type_of(message) for message in messages}
         if len(kinds) == 1:
             more[MESSAGE_TYPE] = kinds.pop()
-        links = {_text_of(message.properties): None for message in messages}
+        links = {names.find(message.properties, names.TRACEPARENT): None for message in messages}
         return Operation(
             self,
             self._described("send", "send", [message.topic for message in messages], tx_id, more),
             SpanKind.PRODUCER,
-            [(text, state) for text, state in links if text],
+            [text.decode(errors="replace") for text in links if text],
             [message.message_id for message in messages],
             outgoing=messages,
         )
@@ -228,13 +228,13 @@ class Operation:
         telemetry: ClientTelemetry,
         attributes: Attributes,
         kind: SpanKind,
-        links: Sequence[tuple[str, str]],
+        links: Sequence[str],
         message_ids: Sequence[str],
         *,
         outgoing: Sequence[OutgoingMessage] = (),
         base: Context | None = None,
     ) -> None:
-        """``links``: each a traceparent and tracestate. ``base``: what the span is in; None: what is current."""
+        """``links``: each a traceparent. ``base``: what the span is in; None: what is current."""
         if len(message_ids) > 1:
             attributes[MESSAGES] = len(message_ids)
         elif message_ids and message_ids[0]:
@@ -270,7 +270,7 @@ class Operation:
 
     def _start(self) -> None:
         attributes = self._attributes
-        links = [link for text, state in self._links if (link := _link(text, state)) is not None]
+        links = [link for text in self._links if (link := _link(text)) is not None]
         span = self._telemetry.instruments._tracer.start_span(
             " ".join(str(attributes[part]) for part in (OPERATION, DESTINATION) if part in attributes),
             context=self._base,
@@ -320,25 +320,17 @@ def _type_of(message: OutgoingMessage) -> str:
     return "fifo" if message.sharding_key else "normal"
 
 
-def _text_of(properties: bytes) -> tuple[str, str]:
-    """traceparent and tracestate of an outgoing message; empty: none."""
-    found = [names.find(properties, name) or b"" for name in (names.TRACEPARENT, names.TRACESTATE)]
-    return found[0].decode(errors="replace"), found[1].decode(errors="replace")
+def _carried(message: Received) -> str:
+    return message.properties.get(names.TRACEPARENT, "")
 
 
-def _carried(message: Received) -> tuple[str, str]:
-    found = message.properties
-    return found.get(names.TRACEPARENT, ""), found.get(names.TRACESTATE, "")
-
-
-def _link(text: str, state: str) -> Link | None:
-    """Whoever sent the message wrote both, so they may be anything."""
-    if not text or len(text) > _CONTEXT_CHARS_MAX:
+def _link(text: str) -> Link | None:
+    """``text``: a traceparent, as whoever sent the message wrote it, so it may be anything. The tracestate is not read: it adds nothing
+    to a link, and the propagator logs each one that it cannot read.
+    """
+    if not text or len(text) > _TRACEPARENT_CHARS_MAX:
         return None
-    carrier = {names.TRACEPARENT: text}
-    if state and len(state) <= _CONTEXT_CHARS_MAX:
-        carrier[names.TRACESTATE] = state
-    linked = trace.get_current_span(_w3c.extract(carrier, Context())).get_span_context()
+    linked = trace.get_current_span(_w3c.extract({names.TRACEPARENT: text}, Context())).get_span_context()
     return Link(linked) if linked.is_valid else None
 
 

@@ -120,7 +120,6 @@ async def test_a_context_that_the_message_has_is_kept_and_linked() -> None:
     assert (carried(broker), carried(broker, "tracestate")) == ([THEIRS], ["a=b"])
     span = recorded.one("send t")
     assert linked(span) == [THEIRS]
-    assert span.links[0].context.trace_state.to_header() == "a=b"
 
 
 @in_virtual_time
@@ -400,7 +399,7 @@ async def test_what_a_stranger_wrote_in_place_of_a_context_is_no_link(
 ) -> None:
     broker, recorded = ScriptedBroker(queues=1), Recorded()
     broker.topics.add("t")
-    broker.append("t", 0, b"x", properties.encode({"traceparent": text, "tracestate": "=" * 10_000}))
+    broker.append("t", 0, b"x", properties.encode({"traceparent": text, "tracestate": "A==\x7f"}))
     with caplog.at_level(logging.WARNING):
         async with client(broker, recorded) as mq, mq.consumer("t", group="g") as messages:
             message = await anext(messages)
