@@ -3,17 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from sqlalchemy import MetaData, create_engine
+from sqlalchemy.orm import Session, sessionmaker
 from tests.support.in_process import Running, serving
 from tests.support.recorded_telemetry import Recorded, attributes, linked, traceparent
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
-from halfmq import AsyncClient, Message
+from halfmq import App, AsyncClient, Client, Message
 from halfmq.client.consumer import Consumer
 from halfmq.model import properties as names
 from halfmq.model.settings import BrokerSettings
+from halfmq.sql import Inbox, MarkerTable
 
 SETTINGS = BrokerSettings(default_topic_queues=1)
 CALLER = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "shop=7"}
@@ -75,6 +79,57 @@ async def test_a_delayed_message_keeps_it(running: Running) -> None:
         async with mq.consumer("later", group="g") as messages:
             found = {context_of(await following(messages))["traceparent"] for _ in range(2)}
     assert found == {traceparent(span) for span in recorded.named("send later")}
+
+
+def database(directory: Path) -> tuple[Any, MarkerTable, Inbox]:
+    metadata = MetaData()
+    markers, inbox = MarkerTable(metadata), Inbox(metadata)
+    engine = create_engine(f"sqlite:///{directory / 'shop.db'}", connect_args={"timeout": 20})
+    metadata.create_all(engine)
+    return sessionmaker(engine), markers, inbox
+
+
+async def test_a_block_of_a_blocking_session_is_in_the_span_of_its_thread(running: Running, tmp_path: Path) -> None:
+    recorded = Recorded()
+    sessions, markers, _ = database(tmp_path)
+
+    def work() -> None:
+        with Client(f"rocketmq://127.0.0.1:{running.ports.names}", group="shop", telemetry=recorded.telemetry) as mq:
+            mq.answer_checks(markers, sessions)
+            with recorded.span("request"), sessions() as session, mq.transaction(session, markers=markers) as tx:
+                tx.send("orders", b"x")
+
+    await asyncio.to_thread(work)
+    request = recorded.one("request").context
+    assert request is not None
+    for name in ("send orders", "commit orders"):
+        parent = recorded.one(name).parent
+        assert parent is not None
+        assert parent.span_id == request.span_id
+
+
+async def test_what_a_plain_handler_sends_with_its_rows_is_in_the_span_of_the_handler(
+    running: Running, tmp_path: Path
+) -> None:
+    recorded = Recorded()
+    sessions, markers, inbox = database(tmp_path)
+    app = App(
+        f"rocketmq://127.0.0.1:{running.ports.names}", group="shop", sessions=sessions, telemetry=recorded.telemetry
+    )
+
+    @app.consumer("orders", group="billing", inbox=inbox, markers=markers)
+    def bill(message: Message, session: Session, tx: Any) -> None:
+        tx.send("invoices", message.body)
+
+    async with app.run() as mq:
+        await mq.send("orders", b"x")
+        await until(lambda: bool(recorded.named("process orders")), "the message")
+    process = recorded.one("process orders").context
+    assert process is not None
+    for name in ("send invoices", "commit invoices"):
+        parent = recorded.one(name).parent
+        assert parent is not None
+        assert parent.span_id == process.span_id
 
 
 def test_the_properties_are_the_users_and_go_with_every_copy() -> None:
