@@ -170,6 +170,11 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("halfmq serve", By(f"{_TLS}::test_the_commands_and_the_program_run")),
         ("rocketmq://USER@HOST", Not("the form of a URL; tests/compat/test_acl.py uses one")),
     ),
+    "docs/tracing.md": (
+        ("pip install", Not("as README.md, whose installation is run; the environment of the tests has both")),
+        ("import asyncio", By(f"{_PROGRAMS}::test_the_page_of_traces_is_one_program")),
+        ("POST /orders", By(f"{_PROGRAMS}::test_the_page_of_traces_is_one_program")),
+    ),
     "docs/transactions.md": (
         ("stateDiagram-v2", By("tests/unit/core/transaction/test_transactions_page.py::test_the_page_is_what_the_code_says")),
         ("halfmq tx limits orders --check-limit 15", _COMMANDS),

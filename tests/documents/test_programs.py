@@ -165,6 +165,13 @@ def test_the_page_of_requests_is_one_program(tmp_path: Path, broker: Served) -> 
 
 
 @pytest.mark.slow
+def test_the_page_of_traces_is_one_program(tmp_path: Path, broker: Served) -> None:
+    program, output = blocks_of(f"{_HERE}::test_the_page_of_traces_is_one_program")
+    said = printed(in_test(program.text, f"127.0.0.1:{broker.name_port}", tmp_path), tmp_path)
+    assert said == output.text
+
+
+@pytest.mark.slow
 def test_cancels_of_a_lost_broker_are_taken_out(tmp_path: Path, broker: Served) -> None:
     """One waits in the retry queue, as those that a participant puts off. Another one is of a broker that lives, and is kept."""
     (block,) = blocks_of(f"{_HERE}::test_cancels_of_a_lost_broker_are_taken_out")

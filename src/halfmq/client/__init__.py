@@ -9,6 +9,7 @@
     connection.py pending.py connection_pool.py membership.py routing.py retry.py refusals.py                   the network
     connector.py blocking.py                                                               sockets, and the blocking network
     credentials.py login.py                                                                who a client is, and how it says so
+    telemetry.py traced.py                                                                 spans and metrics, if they are asked for
     forks.py                                                                               what a forked child may do
 
 Importing this package imports nothing else; public names are loaded when they are asked for.

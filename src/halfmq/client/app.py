@@ -449,7 +449,12 @@ class App:
             consumer.keep_order()
             await consumer.__aenter__()
             running.consumers.append(consumer)
-            running.workers += [asyncio.create_task(_work(consumer, handlers)) for _ in range(spec.concurrency)]
+            # Not in the span of whoever has started the app, which would never end.
+            variables = self._client._context_without_span()
+            running.workers += [
+                asyncio.create_task(_work(consumer, handlers), context=variables and variables.copy())
+                for _ in range(spec.concurrency)
+            ]
         self._is_started = True
 
     def _started_late(self, starting: "asyncio.Task[None]") -> None:
@@ -528,7 +533,8 @@ async def _given_up(consumer: Consumer, handlers: _Handlers, message: Message) -
     if handlers.dead is not None:
         calls, failures = message._dead_calls
         try:
-            await handlers.dead(message)
+            with message._required_delivery().handling(message):
+                await handlers.dead(message)
         except (Exception, asyncio.CancelledError) as error:
             if is_our_cancellation(error):
                 raise
@@ -555,7 +561,8 @@ async def _handle_here(consumer: Consumer, handlers: _Handlers, message: Message
     """Handle a message that the broker would not deliver again, or one with a sharding key. That is retried in this process: a
     redelivery by the broker would come after later messages of the key. The worker is free while the message waits."""
     try:
-        await handlers.handle(message)
+        with message._required_delivery().handling(message):
+            await handlers.handle(message)
     except (Exception, asyncio.CancelledError) as error:
         if is_our_cancellation(error):
             raise

@@ -51,6 +51,8 @@ from halfmq.wire.remoting.codes import HMQ_DECISION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
 
 if TYPE_CHECKING:
+    from contextvars import Context as Variables
+
     # Loaded with the first consumer or transaction: a service that only sends does not pay for them at its start.
     from halfmq.client.check_listener import CheckListener
     from halfmq.client.consumer import Consumer, ConsumerSpec
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from halfmq.client.queue_puller import Feed
     from halfmq.client.request_reply import Requests
     from halfmq.client.tcc import AsyncTcc
+    from halfmq.client.telemetry import Telemetry
     from halfmq.client.transaction import Transactions
     from halfmq.client.transaction_block import AsyncTransaction
     from halfmq.client.verdicts import Verdicts
@@ -98,6 +101,8 @@ class AsyncClient:
     ``attempt_timeout``: for one attempt, ``connect_timeout``: for one connection, in seconds.
     ``checks``: how many checks are answered concurrently. ``fetches_checks``: fetch checks with a long poll instead of
     registering as a producer; halfmq brokers only.
+    ``telemetry``: True for traces and metrics by OpenTelemetry's API (docs/tracing.md), or a
+    ``halfmq.client.telemetry.Telemetry`` with providers of its own.
     ``ssl_context``: for ``rocketmqs://``, instead of files in the URL. ``secret``: of the user in the URL.
     ``connector``, ``clock``, ``entropy``, ``run_blocking``: replaced in tests and simulations.
     """
@@ -117,6 +122,7 @@ class AsyncClient:
         fetches_checks: bool = False,
         ssl_context: ssl.SSLContext | None = None,
         secret: str | None = None,
+        telemetry: "bool | Telemetry" = False,
         connector: Connector | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -138,6 +144,7 @@ class AsyncClient:
         self._credentials = credentials_of(security, secret)
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
+        self._telemetry = _telemetry_of(telemetry)
         self._threads = Threads(checks, "halfmq")
         self._run_blocking = run_blocking or self._threads
         #: By transaction name; kept when the client is closed and opened again.
@@ -298,9 +305,10 @@ class AsyncClient:
             self._attempt_timeout_s,
             asyncio.get_running_loop(),
             self._spawn,
+            None if self._telemetry is None else self._telemetry.of_client(client_id, self._clock.elapsed_s),
         )
         self._finding = None
-        self._producer = Producer(self._context, self.group or NO_GROUP)
+        self._producer = self._new_producer(self.group or NO_GROUP)
         self._made_transactions: Transactions | None = None
         self._made_check_listener: CheckListener | None = None
         self._made_requests: Requests | None = None
@@ -311,6 +319,37 @@ class AsyncClient:
         self._members: dict[str, GroupMember] = {}
         self._reconnecting: set[Address] = set()
         self._closing = None
+
+    def _new_producer(self, group: str) -> Producer:
+        if self._context.telemetry is None:
+            return Producer(self._context, group)
+        from halfmq.client.traced import TracedProducer
+
+        return TracedProducer(self._context, group, self._context.telemetry)
+
+    def _new_transactions(self) -> "Transactions":
+        if self._context.telemetry is None:
+            from halfmq.client.transaction import Transactions
+
+            return Transactions(self._context, self.group)
+        from halfmq.client.traced import TracedTransactions
+
+        return TracedTransactions(self._context, self.group, self._context.telemetry)
+
+    def _new_check_listener(self, verdicts: "Verdicts") -> "CheckListener":
+        if self._context.telemetry is None:
+            from halfmq.client.check_listener import CheckListener
+
+            return CheckListener(self.group, verdicts, self._run_blocking, self._checks)
+        from halfmq.client.traced import TracedCheckListener
+
+        telemetry = self._context.telemetry
+        return TracedCheckListener(self.group, verdicts, self._run_blocking, self._checks, telemetry=telemetry)
+
+    def _context_without_span(self) -> "Variables | None":
+        """For tasks that outlive whoever starts them; None: as it is, since the client has no ``telemetry``."""
+        telemetry = self._open().telemetry
+        return None if telemetry is None else telemetry.without_span()
 
     def _whoami(self) -> tuple[str, int]:
         """Host name and process id, which are part of every id; overridden in a simulation."""
@@ -375,20 +414,15 @@ class AsyncClient:
     @property
     def _transactions(self) -> "Transactions":
         if self._made_transactions is None:
-            from halfmq.client.transaction import Transactions
-
             with self._making:  # two objects would have different ``verdicts``
                 if self._made_transactions is None:
-                    self._made_transactions = Transactions(self._context, self.group)
+                    self._made_transactions = self._new_transactions()
         return self._made_transactions
 
     @property
     def _check_listener(self) -> "CheckListener":
         if self._made_check_listener is None:
-            from halfmq.client.check_listener import CheckListener
-
-            verdicts = self._transactions.verdicts
-            self._made_check_listener = CheckListener(self.group, verdicts, self._run_blocking, self._checks)
+            self._made_check_listener = self._new_check_listener(self._transactions.verdicts)
             for name, check in self._check_functions.items():
                 self._made_check_listener.register(name, check)
         return self._made_check_listener
@@ -1216,6 +1250,23 @@ class AsyncClient:
 
     def _spawn(self, work: "Coroutine[Any, Any, None]") -> "asyncio.Task[None]":
         return spawn(self._tasks, work, "a task of the client failed")
+
+
+def _telemetry_of(wanted: object) -> "Telemetry | None":
+    """For the argument ``telemetry``.
+
+    Raises:
+        UsageError: it is something else. MissingDependency: OpenTelemetry's API is not installed.
+    """
+    if wanted is False:
+        return None
+    from halfmq.client.telemetry import Telemetry
+
+    if wanted is True:
+        return Telemetry()
+    if not isinstance(wanted, Telemetry):
+        raise UsageError(f"telemetry={wanted!r}", hint="telemetry=True, or a halfmq.client.telemetry.Telemetry")
+    return wanted
 
 
 def _host() -> str:

@@ -160,14 +160,18 @@ class CheckListener:
             if half is not None and half.message.sys_flag & SYS_COMPRESSED:
                 plain = await self._run_blocking(unpack, half)
                 transaction.message = Message(plain.message, plain.log_offset, plain.message.body)
-            answer = await call(self._run_blocking, check, transaction)
-            return checked_outcome(answer, f"the check of transactions named {transaction.name!r}")
+            return await self._call(check, transaction)
         except (Exception, asyncio.CancelledError) as error:
             if is_our_cancellation(error):
                 raise
             self.counts["failed"] += 1
             log.exception("the check of transaction %s (%s) failed; UNKNOWN", transaction.id, transaction.name)
             return Outcome.UNKNOWN
+
+    async def _call(self, check: CheckFunction, transaction: Transaction) -> Outcome:
+        """Raises: any exception of the function; TypeError: it returned no Outcome."""
+        answer = await call(self._run_blocking, check, transaction)
+        return checked_outcome(answer, f"the check of transactions named {transaction.name!r}")
 
     def _report_unknown(self, transaction: Transaction) -> None:
         self.counts["unknown-name"] += 1

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from halfmq.client.connection import Connection
 from halfmq.client.connection_pool import ConnectionPool
@@ -14,6 +14,9 @@ from halfmq.client.routing import Router
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.errors import ConnectError, UsageError
 from halfmq.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from halfmq.client.telemetry import ClientTelemetry
 
 
 @dataclass(slots=True)
@@ -36,6 +39,8 @@ class ClientContext:
     loop: asyncio.AbstractEventLoop
     #: Makes a task that ends with the client.
     spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+    #: None: nobody wants traces and metrics.
+    telemetry: "ClientTelemetry | None" = None
     #: Bytes of the replies that are repeated behind their handlers.
     late_reply_bytes: int = 0
     #: A broker is being looked for, and none was found yet.

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -24,6 +24,10 @@ _from_json: Final = msgspec.json.decode
 
 class Delivery(Protocol):
     """The source of a message (a ``QueuePuller``), which gets its acknowledgement: see ``Message``."""
+
+    def handling(self, message: "Message") -> AbstractContextManager[object]:
+        """A block in which the application handles the message: a span, if the client has ``telemetry``."""
+        ...
 
     def ack(self, message: "Message") -> None: ...
 
@@ -343,7 +347,8 @@ class Message:
         something that the block awaits is treated like any exception.
         """
         try:
-            yield self
+            with self._required_delivery().handling(self):
+                yield self
         except (Exception, asyncio.CancelledError) as error:
             if is_our_cancellation(error):
                 raise

@@ -158,9 +158,9 @@ def compose(
         text = names.encode(pairs)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if len(text) > limits.PROPERTIES_BYTES_MAX - _OWN_PROPERTIES_BYTES:
+    if len(text) > limits.PROPERTIES_BYTES_MAX - OWN_PROPERTIES_BYTES:
         raise MessageTooLarge(
-            f"the properties take {len(text)} bytes, {limits.PROPERTIES_BYTES_MAX - _OWN_PROPERTIES_BYTES} are allowed"
+            f"the properties take {len(text)} bytes, {limits.PROPERTIES_BYTES_MAX - OWN_PROPERTIES_BYTES} are allowed"
         )
     return OutgoingMessage(checked_topic(topic), encoded, text, shard, delay_ms)
 
@@ -181,7 +181,7 @@ def checked_composed(message: OutgoingMessage, topic: str, **named: object) -> O
 
 
 #: Reserved for properties that client and broker add (ids, group, transaction, real topic), bytes.
-_OWN_PROPERTIES_BYTES: Final = 1_536
+OWN_PROPERTIES_BYTES: Final = 1_536
 
 
 def _delay_ms(delay: float | timedelta) -> int:

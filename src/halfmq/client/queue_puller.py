@@ -11,6 +11,7 @@ commit, and the last message would be redelivered. So a commit is a separate req
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import Any, Final
 
@@ -63,6 +64,7 @@ _LOCAL_RETRY_S: Final = 5.0
 #: An unchanged offset is committed again after this, since a late commit of the previous owner may have overwritten it.
 #: Precedent: RocketMQ commits all offsets every 5 s (``persistConsumerOffsetInterval``).
 _RECOMMIT_S: Final = 10.0
+_NO_SPAN: Final = nullcontext()
 
 
 class CommitOutcome(Enum):
@@ -397,6 +399,8 @@ class QueuePuller:
             return  # the new owner of the queue receives it
         feed = self._feed_of(message)
         if feed is not None:
+            if self._context.telemetry is not None:
+                self._context.telemetry.received(message.topic, self._group)
             feed.put(self, message)
             return
         log.warning("%r was redelivered for a topic that has no consumer here; handed back", message)
@@ -447,6 +451,12 @@ class QueuePuller:
     async def retry(self, message: Message, delay: float | None) -> None:
         await self._send_back(message, 0 if delay is None else delay_level(delay))
 
+    def handling(self, message: Message) -> AbstractContextManager[object]:
+        telemetry = self._context.telemetry
+        if telemetry is None:
+            return _NO_SPAN
+        return telemetry.processing(message, self._group, self._context.router.address_of(self.queue.broker))
+
     def after_failure(self, message: Message) -> str:
         if message.attempt <= self._retries or self.released:
             return "it is delivered again later"
@@ -459,7 +469,13 @@ class QueuePuller:
         # To the broker that had the request: there its requester is connected.
         self._context.refuse_other_loop("this message")
         patient_s = patience_s(message, self._context.clock.wall_ms())
-        await send_reply(self._context, self.queue.broker, self._group, reply, patient_s)
+        telemetry = self._context.telemetry
+        if telemetry is None:
+            await send_reply(self._context, self.queue.broker, self._group, reply, patient_s)
+            return
+        with telemetry.sending([reply]) as operation:
+            operation.answered(self._context.router.address_of(self.queue.broker))
+            await send_reply(self._context, self.queue.broker, self._group, operation.outgoing[0], patient_s)
 
     async def answer(self, work: Coroutine[Any, Any, None], size_bytes: int) -> None:
         await behind(self._context, work, size_bytes)

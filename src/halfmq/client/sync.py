@@ -338,7 +338,8 @@ class BlockingMessage(Message):
     def processing(self) -> Iterator["BlockingMessage"]:  # type: ignore[override]
         """See ``Message.processing``."""
         try:
-            yield self
+            with self._required_delivery().handling(self):
+                yield self
         except Exception:  # noqa: BLE001 - the application's code or a bug; logged, and the service goes on
             self._log_failure()
             self.retry()

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from halfmq.client.log import log
@@ -34,7 +35,9 @@ class Threads:
             from concurrent.futures import ThreadPoolExecutor
 
             self._pool = ThreadPoolExecutor(self._threads_max, thread_name_prefix=self._name)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args))
+        # As ``asyncio.to_thread``: the function sees the caller's context variables, such as the current span.
+        variables = copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: variables.run(function, *args))
 
     def close(self) -> None:
         """Cancel waiting calls; does not wait for running ones."""

@@ -48,6 +48,9 @@ PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 SHARDING_KEY: Final = "__SHARDINGKEY"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+#: W3C Trace Context: where the message was made, in a trace. The user's: kept with the message, and never reserved.
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
 
 #: Ours. Several halves with one HMQ_TX_ID are one transaction; INDEX counts from 0; only the last half has COUNT.
 HMQ_TX_ID: Final = "HMQ_TX_ID"

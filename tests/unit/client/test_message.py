@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -33,6 +34,9 @@ class Said:
 
     async def retry(self, message: Message, delay: float | None) -> None:
         self.heard.append(("retry", delay))
+
+    def handling(self, message: Message) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def after_failure(self, message: Message) -> str:
         return "it is somebody else's"

@@ -7,7 +7,7 @@ import pytest
 
 import halfmq
 
-HEAVY = ("sqlalchemy", "typer", "rich", "pydantic", "pyspark", "pyarrow", "numpy", "uvloop")
+HEAVY = ("sqlalchemy", "typer", "rich", "pydantic", "pyspark", "pyarrow", "numpy", "uvloop", "opentelemetry")
 
 
 def test_every_public_name_loads() -> None:
