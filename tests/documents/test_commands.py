@@ -46,6 +46,12 @@ RUNS: Final[dict[str, Run]] = {
     "halfmq tx commit --group GROUP --all --older SPAN --operator NAME": Run(
         "1 transactions of group orders are COMMITTED", {"GROUP": "orders", "SPAN": "0s", "NAME": "ada"}, typed="orders"
     ),
+    "halfmq topic list": Run("orders"),
+    # tests/documents/test_operations_page.py has a group with offsets.
+    "halfmq group list": Run("0 groups"),
+    "halfmq group reset GROUP --to TIME --preview": Run(
+        "nothing to reset", {"GROUP": "orders", "TIME": "2h"}, status=3
+    ),
     "halfmq group hold GROUP TOPIC...": Run("archive holds orders", {"GROUP": "archive", "TOPIC...": "orders"}),
     "halfmq coordinator list": Run("0 coordinators"),
     # tests/documents/test_exit_status.py and tests/unit/cli/test_coordinator.py forget some.

@@ -16,6 +16,7 @@ import typer
 from halfmq import Client, Outcome, compose
 from halfmq.cli import main
 from halfmq.cli.exit_status import MEANINGS, ExitStatus, exit_text
+from halfmq.wire.remoting.codes import RequestCode
 from tests.documents.blocks import By
 from tests.documents.pages import ROOT
 from tests.documents.shell import shell
@@ -44,6 +45,8 @@ AGAIN: Final = {
         "knows no coordinator done",
     ),
     "halfmq user": ("halfmq user list", S.SUCCESS, "shop"),
+    "halfmq topic": ("halfmq topic show new", S.SUCCESS, "topic new on broker"),
+    "halfmq group": ("halfmq group delete idle --yes", S.NOT_FOUND, "no consumer group idle"),
     "halfmq query": ("halfmq query forget done --operator ada --reason over --yes", S.NOT_FOUND, "knows no query done"),
 }
 #: (command, status) -> what is run, in a directory with ``sample`` and ``damaged`` (stores), ``clean.jsonl`` and ``phantom.jsonl``. The
@@ -79,6 +82,18 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq group", S.SUCCESS): "halfmq group holds",
     ("halfmq group", S.FAILED): f"halfmq group holds --url {_NOBODY}",
     ("halfmq group", S.USAGE): "halfmq group hold 'a group' orders",
+    ("halfmq group", S.NOT_FOUND): "halfmq group lag never",
+    ("halfmq group", S.REFUSED): "halfmq group delete consumers --yes",
+    (
+        "halfmq group",
+        S.UNKNOWN_OUTCOME,
+    ): "halfmq group hold idle orders && halfmq group delete idle --yes --url $HALFMQ_LOSES_RESPONSES",
+    ("halfmq topic", S.SUCCESS): "halfmq topic list",
+    ("halfmq topic", S.FAILED): f"halfmq topic list --url {_NOBODY}",
+    ("halfmq topic", S.USAGE): "halfmq topic delete orders",
+    ("halfmq topic", S.NOT_FOUND): "halfmq topic show never",
+    ("halfmq topic", S.REFUSED): "halfmq topic create orders",
+    ("halfmq topic", S.UNKNOWN_OUTCOME): "halfmq topic create new --url $HALFMQ_LOSES_RESPONSES",
     ("halfmq coordinator", S.SUCCESS): "halfmq coordinator list",
     ("halfmq coordinator", S.FAILED): f"halfmq coordinator list --url {_NOBODY}",
     ("halfmq coordinator", S.USAGE): "halfmq coordinator forget done --group orders --operator ada --reason over",
@@ -182,6 +197,47 @@ def losing_responses(port: int, requests: int) -> Iterator[int]:
         assert not thread.is_alive()
 
 
+#: Codes of the changes whose response is lost, of commands that ask the brokers that a name server names.
+LOST: Final = {
+    "halfmq topic": RequestCode.UPDATE_AND_CREATE_TOPIC,
+    "halfmq group": RequestCode.DELETE_SUBSCRIPTIONGROUP,
+}
+
+
+@contextlib.contextmanager
+def losing_responses_to(port: int, code: int) -> Iterator[int]:
+    """A port in front of a broker, which is advertised in place of the broker's. A request with this code arrives, and its connection is
+    closed instead of the response."""
+    relays: list[threading.Thread] = []
+    with socket.create_server((HOST, 0)) as server:
+        ours = server.getsockname()[1]
+        assert len(str(ours)) == len(str(port)), "the frames keep their length"
+
+        def relay(client: socket.socket) -> None:
+            with client, socket.create_connection((HOST, port)) as broker:
+                while request := client.recv(1 << 16):
+                    broker.sendall(request)
+                    response = broker.recv(1 << 16)
+                    if b'"code":%d,' % code in request:
+                        return
+                    client.sendall(response.replace(b"%b:%d" % (HOST.encode(), port), b"%b:%d" % (HOST.encode(), ours)))
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    client, _ = server.accept()
+                    relays.append(threading.Thread(target=relay, args=(client,)))
+                    relays[-1].start()
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield ours
+        server.shutdown(socket.SHUT_RDWR)
+    for one in (thread, *relays):
+        one.join(60)
+        assert not one.is_alive()
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("exit")
@@ -234,7 +290,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         coordinator.prepare([compose("orders", b"one")], tx_id="T-c")
         client.commit(client.prepare([compose("orders", b"one")], tx_id="T-d", name="orders"))
         client.report_outcome("T-d", Outcome.ROLLBACK, source="bank A")
-        yield served
+        with client.consumer("orders", group="consumers"):
+            yield served
     served.stop()
 
 
@@ -287,7 +344,9 @@ def ends(
     if "LOSES_RESPONSES" not in run:
         shell(run, place, status=status, environment=environment)
         return
-    with losing_responses(broker.port, requests) as port:
+    lost = LOST.get(command)
+    losing = losing_responses(broker.port, requests) if lost is None else losing_responses_to(broker.port, lost)
+    with losing as port:
         done = shell(
             run,
             place,

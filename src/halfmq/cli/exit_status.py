@@ -54,10 +54,21 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.FAILED: "the database, the broker or the application failed",
         ExitStatus.USAGE: "usage error: no such application, or one without tables of halfmq; a missing option",
     },
+    "halfmq topic": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "any other failure",
+        ExitStatus.USAGE: "usage error: an invalid name or field (code 29), nothing to change, a missing confirmation",
+        ExitStatus.NOT_FOUND: "no such topic",
+        ExitStatus.REFUSED: "rejected: the topic exists, it would lose messages (code 2), or your user may not (code 16)",
+        ExitStatus.UNKNOWN_OUTCOME: "a change was requested and no response came. `halfmq topic show` says what became of it",
+    },
     "halfmq group": {
         ExitStatus.SUCCESS: "success",
-        ExitStatus.FAILED: "failure",
-        ExitStatus.USAGE: "usage error: an invalid name or field (code 29)",
+        ExitStatus.FAILED: "any other failure",
+        ExitStatus.USAGE: "usage error: an invalid name or field (code 29), a missing confirmation",
+        ExitStatus.NOT_FOUND: "no such group, or nothing to reset",
+        ExitStatus.REFUSED: "rejected: consumers of the group are connected, or your user may not (code 16)",
+        ExitStatus.UNKNOWN_OUTCOME: "a change was requested and no response came. Run the command again: repeating it is harmless",
     },
     "halfmq query": {
         ExitStatus.SUCCESS: "success",

@@ -41,7 +41,11 @@ COMMANDS: Final[dict[str, Entry]] = {
         "List other systems' coordinators that decide transactions here; let the broker forget one.",
     ),
     "user": Entry("halfmq.cli.user", "Make users, give them permissions and secrets; list and remove them."),
-    "group": Entry("halfmq.cli.group", "Let retention wait until a consumer group has read its topics."),
+    "topic": Entry("halfmq.cli.topic", "List, show, create, change and delete topics."),
+    "group": Entry(
+        "halfmq.cli.group",
+        "Consumer groups: list them, see their lag, reset or delete them; let retention wait for one.",
+    ),
     "check-history": Entry(
         "halfmq.cli.check_history",
         "Check a recorded history for lost, phantom, duplicate or torn transactions, and more.",
