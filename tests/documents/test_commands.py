@@ -47,6 +47,7 @@ RUNS: Final[dict[str, Run]] = {
         "1 transactions of group orders are COMMITTED", {"GROUP": "orders", "SPAN": "0s", "NAME": "ada"}, typed="orders"
     ),
     "halfmq topic list": Run("orders"),
+    "halfmq client list": Run("of 1 clients"),
     # tests/documents/test_operations_page.py has a group with offsets.
     "halfmq group list": Run("0 groups"),
     "halfmq group reset GROUP --to TIME --preview": Run(

@@ -45,6 +45,7 @@ AGAIN: Final = {
         "knows no coordinator done",
     ),
     "halfmq user": ("halfmq user list", S.SUCCESS, "shop"),
+    "halfmq client": ("halfmq client list", S.SUCCESS, "connections, of"),
     "halfmq topic": ("halfmq topic show new", S.SUCCESS, "topic new on broker"),
     "halfmq group": ("halfmq group delete idle --yes", S.NOT_FOUND, "no consumer group idle"),
     "halfmq query": ("halfmq query forget done --operator ada --reason over --yes", S.NOT_FOUND, "knows no query done"),
@@ -88,6 +89,16 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
         "halfmq group",
         S.UNKNOWN_OUTCOME,
     ): "halfmq group hold idle orders && halfmq group delete idle --yes --url $HALFMQ_LOSES_RESPONSES",
+    ("halfmq client", S.SUCCESS): "halfmq client list",
+    ("halfmq client", S.FAILED): f"halfmq client list --url {_NOBODY}",
+    ("halfmq client", S.USAGE): "halfmq client kick 1 --operator ada --reason '' --yes",
+    ("halfmq client", S.NOT_FOUND): "halfmq client kick nobody --operator ada --reason over --yes",
+    ("halfmq client", S.REFUSED): "halfmq client list --url $HALFMQ_OF_SHOP",
+    ("halfmq client", S.UNKNOWN_OUTCOME): (
+        "halfmq client list --group consumers --json > clients.json\n"
+        "number=$(python -c \"import json; print(json.load(open('clients.json'))['clients'][0]['connection'])\")\n"
+        "halfmq client kick $number --operator ada --reason over --yes --url $HALFMQ_LOSES_RESPONSES"
+    ),
     ("halfmq topic", S.SUCCESS): "halfmq topic list",
     ("halfmq topic", S.FAILED): f"halfmq topic list --url {_NOBODY}",
     ("halfmq topic", S.USAGE): "halfmq topic delete orders",
@@ -308,7 +319,7 @@ def of_alice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfAlice]:
     served = Served(work / "data", work / "broker.log", "--secrets-key-file", str(work / "secrets.key"))
     served.start()
     users = ServedUsers(served, work)
-    users.add("shop", "send:*")
+    users.add("shop", "send:topic:*", "send:group:*")
     yield OfAlice(served, users)
     served.stop()
 
@@ -333,6 +344,9 @@ def test_a_real_run_ends_with_the_status(
         of_alice: OfAlice = request.getfixturevalue("of_alice")
         ends(place, run, command, status, of_alice.broker, partial(of_alice.users.url, "alice"), 3)
     else:
+        if "$HALFMQ_OF_SHOP" in run:
+            users: OfAlice = request.getfixturevalue("of_alice")
+            run = run.replace("$HALFMQ_OF_SHOP", f"'{users.users.url('shop')}'")
         ends(place, run, command, status, broker, lambda port=broker.name_port: f"rocketmq://{HOST}:{port}", 1)
 
 

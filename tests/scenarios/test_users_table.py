@@ -21,7 +21,7 @@ from tests.support.waiting import turns, until
 from typer.testing import CliRunner
 
 from halfmq import App, AsyncClient, Client, HalfmqError, Message, Outcome, compose
-from halfmq.cli import coordinator, db, group, query, topic, tx, user
+from halfmq.cli import client, coordinator, db, group, query, topic, tx, user
 from halfmq.cli import outbox as outbox_command
 from halfmq.client.blocking import Connection
 from halfmq.client.branch import Branch
@@ -419,6 +419,19 @@ async def group_deleted(one: Attempt) -> None:
     await one.command(group.app, "delete", one.group, "--yes")
 
 
+async def clients_listed(one: Attempt) -> None:
+    assert one.user in await one.command(client.app, "list")
+
+
+async def client_kicked(one: Attempt) -> None:
+    async with AsyncClient(one.alice, group=one.group) as mq:
+        await mq.prepare([compose(one.topic, b"x")], tx_id=f"kicked-{one.number}")
+        number = next(
+            number for number, groups in one.here.running.state.session.produces.items() if one.group in groups
+        )
+        assert "is closed" in await one.command(client.app, "kick", number, *NAMED, "--yes")
+
+
 async def held(one: Attempt) -> None:
     await one.send()
     await one.command(group.app, "hold", one.group, one.topic)
@@ -464,6 +477,8 @@ PROGRAMS: Final[dict[str, Callable[[Attempt], Awaitable[None]]]] = {
     "`halfmq group lag": group_lag,
     "`halfmq group reset": group_reset,
     "`halfmq group delete": group_deleted,
+    "`halfmq client list`": clients_listed,
+    "`halfmq client kick`": client_kicked,
     "`halfmq group hold`": held,
     "`halfmq group holds`": holds,
     "`halfmq user`": users,

@@ -70,6 +70,14 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.REFUSED: "rejected: consumers of the group are connected, or your user may not (code 16)",
         ExitStatus.UNKNOWN_OUTCOME: "a change was requested and no response came. Run the command again: repeating it is harmless",
     },
+    "halfmq client": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "any other failure",
+        ExitStatus.USAGE: "usage error: an invalid field (code 29), a missing name or confirmation",
+        ExitStatus.NOT_FOUND: "no such client is connected",
+        ExitStatus.REFUSED: "rejected: your user may not (code 16)",
+        ExitStatus.UNKNOWN_OUTCOME: "a change was requested and no response came. `halfmq client list` says whether the connection is there",
+    },
     "halfmq query": {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "any other failure",

@@ -46,6 +46,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "halfmq.cli.group",
         "Consumer groups: list them, see their lag, reset or delete them; let retention wait for one.",
     ),
+    "client": Entry("halfmq.cli.client", "List who is connected to a broker; close the connections of a client."),
     "check-history": Entry(
         "halfmq.cli.check_history",
         "Check a recorded history for lost, phantom, duplicate or torn transactions, and more.",

@@ -124,6 +124,9 @@ HMQ_LOGIN: Final = 29_027
 HMQ_SET_USER: Final = 29_028
 HMQ_USERS: Final = 29_029
 HMQ_REMOVE_USER: Final = 29_030
+#: List connections, or close those of a client (``clients``).
+HMQ_CLIENTS: Final = 29_033
+HMQ_KICK_CLIENT: Final = 29_034
 
 
 class ResponseCode(IntEnum):
