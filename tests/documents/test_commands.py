@@ -47,6 +47,9 @@ RUNS: Final[dict[str, Run]] = {
         "1 transactions of group orders are COMMITTED", {"GROUP": "orders", "SPAN": "0s", "NAME": "ada"}, typed="orders"
     ),
     "halfmq topic list": Run("orders"),
+    "halfmq send TOPIC BODY": Run("orders[", {"TOPIC": "orders", "BODY": "hello"}),
+    "halfmq consume TOPIC": Run("hello", {"TOPIC": "orders"}),
+    "halfmq peek TOPIC --last 1": Run("hello", {"TOPIC": "orders"}),
     "halfmq client list": Run("of 1 clients"),
     # tests/documents/test_operations_page.py has a group with offsets.
     "halfmq group list": Run("0 groups"),

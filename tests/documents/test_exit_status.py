@@ -35,6 +35,7 @@ _SEEN: Final = ',"reader":"r","message":"M","topic":"orders","queue":0,"queue_of
 _SENT: Final = ',"op":"1","message":"M","topic":"orders"'
 _JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_run")
 _OTHER_JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_end_with_their_exit_status")
+_SENDS: Final = By("tests/unit/cli/test_messages.py::test_a_send_without_a_response_is_not_called_a_failure")
 S = ExitStatus
 #: Command -> how one learns what became of a change whose response was lost, with which status that ends, and what it says.
 AGAIN: Final = {
@@ -88,7 +89,28 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     (
         "halfmq group",
         S.UNKNOWN_OUTCOME,
-    ): "halfmq group hold idle orders && halfmq group delete idle --yes --url $HALFMQ_LOSES_RESPONSES",
+    ): "halfmq group hold idle orders && halfmq group delete idle --yes --timeout 2 --url $HALFMQ_LOSES_RESPONSES",
+    ("halfmq send", S.SUCCESS): "halfmq send orders one",
+    ("halfmq send", S.FAILED): f"halfmq send orders one --url {_NOBODY} --timeout 0.5",
+    ("halfmq send", S.USAGE): "halfmq send orders one --rollback",
+    ("halfmq send", S.REFUSED): "halfmq send RMQ_SYS_TRANS_HALF_TOPIC one",
+    ("halfmq send", S.UNKNOWN_OUTCOME): _SENDS,
+    ("halfmq consume", S.SUCCESS): "halfmq consume orders",
+    ("halfmq consume", S.FAILED): f"halfmq consume orders --url {_NOBODY}",
+    ("halfmq consume", S.USAGE): "halfmq consume orders --from soon",
+    ("halfmq consume", S.NOT_FOUND): "halfmq consume never",
+    (
+        "halfmq consume",
+        S.REFUSED,
+    ): "halfmq send made one --url $HALFMQ_OF_SHOP --group x && halfmq consume made --url $HALFMQ_OF_SHOP",
+    ("halfmq peek", S.SUCCESS): "halfmq send orders one --key a && halfmq peek orders --key a",
+    ("halfmq peek", S.FAILED): f"halfmq peek orders --last 1 --url {_NOBODY}",
+    ("halfmq peek", S.USAGE): "halfmq peek orders",
+    ("halfmq peek", S.NOT_FOUND): "halfmq peek orders --key never",
+    (
+        "halfmq peek",
+        S.REFUSED,
+    ): "halfmq send made one --url $HALFMQ_OF_SHOP --group x && halfmq peek made --last 1 --url $HALFMQ_OF_SHOP",
     ("halfmq client", S.SUCCESS): "halfmq client list",
     ("halfmq client", S.FAILED): f"halfmq client list --url {_NOBODY}",
     ("halfmq client", S.USAGE): "halfmq client kick 1 --operator ada --reason '' --yes",
@@ -104,7 +126,7 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq topic", S.USAGE): "halfmq topic delete orders",
     ("halfmq topic", S.NOT_FOUND): "halfmq topic show never",
     ("halfmq topic", S.REFUSED): "halfmq topic create orders",
-    ("halfmq topic", S.UNKNOWN_OUTCOME): "halfmq topic create new --url $HALFMQ_LOSES_RESPONSES",
+    ("halfmq topic", S.UNKNOWN_OUTCOME): "halfmq topic create new --timeout 2 --url $HALFMQ_LOSES_RESPONSES",
     ("halfmq coordinator", S.SUCCESS): "halfmq coordinator list",
     ("halfmq coordinator", S.FAILED): f"halfmq coordinator list --url {_NOBODY}",
     ("halfmq coordinator", S.USAGE): "halfmq coordinator forget done --group orders --operator ada --reason over",
@@ -217,21 +239,29 @@ LOST: Final = {
 
 @contextlib.contextmanager
 def losing_responses_to(port: int, code: int) -> Iterator[int]:
-    """A port in front of a broker, which is advertised in place of the broker's. A request with this code arrives, and its connection is
-    closed instead of the response."""
+    """A port in front of a broker, which is advertised in place of the broker's. Requests arrive; from the first one with this code on,
+    no response does."""
     relays: list[threading.Thread] = []
+    lost = threading.Event()
     with socket.create_server((HOST, 0)) as server:
         ours = server.getsockname()[1]
         assert len(str(ours)) == len(str(port)), "the frames keep their length"
 
+        def answer(client: socket.socket, broker: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                while (response := broker.recv(1 << 16)) and not lost.is_set():
+                    client.sendall(response.replace(b"%b:%d" % (HOST.encode(), port), b"%b:%d" % (HOST.encode(), ours)))
+
         def relay(client: socket.socket) -> None:
             with client, socket.create_connection((HOST, port)) as broker:
+                answering = threading.Thread(target=answer, args=(client, broker))
+                answering.start()
                 while request := client.recv(1 << 16):
-                    broker.sendall(request)
-                    response = broker.recv(1 << 16)
                     if b'"code":%d,' % code in request:
-                        return
-                    client.sendall(response.replace(b"%b:%d" % (HOST.encode(), port), b"%b:%d" % (HOST.encode(), ours)))
+                        lost.set()
+                    broker.sendall(request)
+                broker.shutdown(socket.SHUT_WR)
+                answering.join(60)
 
         def accept() -> None:
             with contextlib.suppress(OSError):

@@ -21,7 +21,7 @@ from tests.support.waiting import turns, until
 from typer.testing import CliRunner
 
 from halfmq import App, AsyncClient, Client, HalfmqError, Message, Outcome, compose
-from halfmq.cli import client, coordinator, db, group, query, topic, tx, user
+from halfmq.cli import client, consume, coordinator, db, group, peek, query, send, topic, tx, user
 from halfmq.cli import outbox as outbox_command
 from halfmq.client.blocking import Connection
 from halfmq.client.branch import Branch
@@ -419,6 +419,22 @@ async def group_deleted(one: Attempt) -> None:
     await one.command(group.app, "delete", one.group, "--yes")
 
 
+async def sent(one: Attempt) -> None:
+    await one.command(send.app, one.topic, "plain")
+    await one.command(send.app, one.topic, "committed", "--tx")
+
+
+async def looked_at(one: Attempt) -> None:
+    await one.send("seen")
+    for app, *selected in ((consume.app,), (peek.app, "--last", "1")):
+        assert "seen" in await one.command(app, one.topic, *selected)
+
+
+async def consumed(one: Attempt) -> None:
+    await one.send("seen")
+    assert "seen" in await one.command(consume.app, one.topic, "--group", one.group, "--max", "1")
+
+
 async def clients_listed(one: Attempt) -> None:
     assert one.user in await one.command(client.app, "list")
 
@@ -477,6 +493,9 @@ PROGRAMS: Final[dict[str, Callable[[Attempt], Awaitable[None]]]] = {
     "`halfmq group lag": group_lag,
     "`halfmq group reset": group_reset,
     "`halfmq group delete": group_deleted,
+    "`halfmq send": sent,
+    "`halfmq consume TOPIC`": looked_at,
+    "`halfmq consume TOPIC --group": consumed,
     "`halfmq client list`": clients_listed,
     "`halfmq client kick`": client_kicked,
     "`halfmq group hold`": held,

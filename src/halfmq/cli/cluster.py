@@ -96,9 +96,12 @@ class Cluster:
         *,
         changes: bool = False,
         absent: Sequence[int] = (),
+        results: Sequence[int] = (),
     ) -> Answer | None:
-        """The response. ``absent``: response codes for which it is None. ``changes``: without a response it is unknown what happened."""
-        (answer,) = self.each(broker, code, [fields], body, changes=changes, absent=absent)
+        """The response. ``absent``: response codes for which it is None. ``results``: codes that are returned besides SUCCESS.
+        ``changes``: without a response it is unknown what happened.
+        """
+        (answer,) = self.each(broker, code, [fields], body, changes=changes, absent=absent, results=results)
         return answer
 
     def read(self, broker: Broker, code: int, fields: Mapping[str, object], decode: Callable[[bytes], T]) -> T:
@@ -117,6 +120,7 @@ class Cluster:
         *,
         changes: bool = False,
         absent: Sequence[int] = (),
+        results: Sequence[int] = (),
     ) -> Iterator[Answer | None]:
         """One response for each element of ``each``, in this order; the requests are pipelined. Otherwise as ``ask``."""
         left, sent = iter(each), deque[int]()
@@ -131,7 +135,7 @@ class Cluster:
                 answer = connection.receive(sent.popleft())
             if answer.code in absent:
                 yield None
-            elif answer.code == ResponseCode.SUCCESS:
+            elif answer.code == ResponseCode.SUCCESS or answer.code in results:
                 yield answer
             else:
                 self._refused(answer, broker)

@@ -70,6 +70,27 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.REFUSED: "rejected: consumers of the group are connected, or your user may not (code 16)",
         ExitStatus.UNKNOWN_OUTCOME: "a change was requested and no response came. Run the command again: repeating it is harmless",
     },
+    "halfmq send": {
+        ExitStatus.SUCCESS: "the message is stored, or its transaction settled",
+        ExitStatus.FAILED: "any other failure",
+        ExitStatus.USAGE: "usage error: an invalid topic, key, tag or property",
+        ExitStatus.REFUSED: "rejected: your user may not (code 16)",
+        ExitStatus.UNKNOWN_OUTCOME: "no response came: the message may be stored. `halfmq peek` by its key says it",
+    },
+    "halfmq consume": {
+        ExitStatus.SUCCESS: "success, also if there was no message",
+        ExitStatus.FAILED: "any other failure",
+        ExitStatus.USAGE: "usage error: no time, or options that contradict each other",
+        ExitStatus.NOT_FOUND: "no such topic",
+        ExitStatus.REFUSED: "rejected: your user may not (code 16)",
+    },
+    "halfmq peek": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "any other failure",
+        ExitStatus.USAGE: "usage error: no time, or not exactly one selection",
+        ExitStatus.NOT_FOUND: "no such topic or message",
+        ExitStatus.REFUSED: "rejected: your user may not (code 16)",
+    },
     "halfmq client": {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "any other failure",

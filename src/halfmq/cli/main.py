@@ -46,6 +46,9 @@ COMMANDS: Final[dict[str, Entry]] = {
         "halfmq.cli.group",
         "Consumer groups: list them, see their lag, reset or delete them; let retention wait for one.",
     ),
+    "send": Entry("halfmq.cli.send", "Send one message, plainly or as a transaction."),
+    "consume": Entry("halfmq.cli.consume", "Print the messages of a topic; without a group nothing is committed."),
+    "peek": Entry("halfmq.cli.peek", "Look at stored messages by time, key or id."),
     "client": Entry("halfmq.cli.client", "List who is connected to a broker; close the connections of a client."),
     "check-history": Entry(
         "halfmq.cli.check_history",
