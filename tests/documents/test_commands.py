@@ -50,6 +50,9 @@ RUNS: Final[dict[str, Run]] = {
     "halfmq send TOPIC BODY": Run("orders[", {"TOPIC": "orders", "BODY": "hello"}),
     "halfmq consume TOPIC": Run("hello", {"TOPIC": "orders"}),
     "halfmq peek TOPIC --last 1": Run("hello", {"TOPIC": "orders"}),
+    "halfmq dead list": Run("0 dead letters"),
+    # tests/unit/cli/test_dead.py has some.
+    "halfmq dead redrive --group GROUP --preview": Run("no such dead letter", {"GROUP": "orders"}, status=3),
     "halfmq client list": Run("of 1 clients"),
     # tests/documents/test_operations_page.py has a group with offsets.
     "halfmq group list": Run("0 groups"),

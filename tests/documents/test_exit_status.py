@@ -47,6 +47,7 @@ AGAIN: Final = {
     ),
     "halfmq user": ("halfmq user list", S.SUCCESS, "shop"),
     "halfmq client": ("halfmq client list", S.SUCCESS, "connections, of"),
+    "halfmq dead": ("halfmq dead redrive --group consumers --reason lost --yes", S.NOT_FOUND, "was not re-driven"),
     "halfmq topic": ("halfmq topic show new", S.SUCCESS, "topic new on broker"),
     "halfmq group": ("halfmq group delete idle --yes", S.NOT_FOUND, "no consumer group idle"),
     "halfmq query": ("halfmq query forget done --operator ada --reason over --yes", S.NOT_FOUND, "knows no query done"),
@@ -111,6 +112,14 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
         "halfmq peek",
         S.REFUSED,
     ): "halfmq send made one --url $HALFMQ_OF_SHOP --group x && halfmq peek made --last 1 --url $HALFMQ_OF_SHOP",
+    ("halfmq dead", S.SUCCESS): "halfmq dead list",
+    ("halfmq dead", S.FAILED): f"halfmq dead list --url {_NOBODY}",
+    ("halfmq dead", S.USAGE): "halfmq dead redrive",
+    ("halfmq dead", S.NOT_FOUND): "halfmq dead show consumers never",
+    ("halfmq dead", S.REFUSED): "halfmq dead list --url $HALFMQ_OF_SHOP",
+    ("halfmq dead", S.UNKNOWN_OUTCOME): (
+        "halfmq dead redrive --group consumers --reason lost --yes --timeout 2 --url $HALFMQ_LOSES_RESPONSES"
+    ),
     ("halfmq client", S.SUCCESS): "halfmq client list",
     ("halfmq client", S.FAILED): f"halfmq client list --url {_NOBODY}",
     ("halfmq client", S.USAGE): "halfmq client kick 1 --operator ada --reason '' --yes",
@@ -234,6 +243,7 @@ def losing_responses(port: int, requests: int) -> Iterator[int]:
 LOST: Final = {
     "halfmq topic": RequestCode.UPDATE_AND_CREATE_TOPIC,
     "halfmq group": RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    "halfmq dead": RequestCode.SEND_MESSAGE_V2,
 }
 
 
@@ -331,7 +341,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         coordinator.prepare([compose("orders", b"one")], tx_id="T-c")
         client.commit(client.prepare([compose("orders", b"one")], tx_id="T-d", name="orders"))
         client.report_outcome("T-d", Outcome.ROLLBACK, source="bank A")
-        with client.consumer("orders", group="consumers"):
+        with client.consumer("orders", group="consumers", start="latest", retries=0) as consumer:
+            client.send("orders", b"dead")
+            with consumer.get(30).processing():
+                raise ValueError("lost")
             yield served
     served.stop()
 

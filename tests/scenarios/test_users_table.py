@@ -21,7 +21,7 @@ from tests.support.waiting import turns, until
 from typer.testing import CliRunner
 
 from halfmq import App, AsyncClient, Client, HalfmqError, Message, Outcome, compose
-from halfmq.cli import client, consume, coordinator, db, group, peek, query, send, topic, tx, user
+from halfmq.cli import client, consume, coordinator, db, dead, group, peek, query, send, topic, tx, user
 from halfmq.cli import outbox as outbox_command
 from halfmq.client.blocking import Connection
 from halfmq.client.branch import Branch
@@ -435,6 +435,19 @@ async def consumed(one: Attempt) -> None:
     assert "seen" in await one.command(consume.app, one.topic, "--group", one.group, "--max", "1")
 
 
+async def dead_redriven(one: Attempt) -> None:
+    await one.send("dead")
+    async with (
+        AsyncClient(one.alice) as mq,
+        mq.consumer(one.topic, group=one.group, start="earliest") as messages,
+    ):
+        message = await messages.get(20)
+        assert message is not None
+        await message.reject()
+    assert one.topic in await one.command(dead.app, "list", "--group", one.group)
+    await one.command(dead.app, "redrive", "--group", one.group, "--yes")
+
+
 async def clients_listed(one: Attempt) -> None:
     assert one.user in await one.command(client.app, "list")
 
@@ -496,6 +509,7 @@ PROGRAMS: Final[dict[str, Callable[[Attempt], Awaitable[None]]]] = {
     "`halfmq send": sent,
     "`halfmq consume TOPIC`": looked_at,
     "`halfmq consume TOPIC --group": consumed,
+    "`halfmq dead list`": dead_redriven,
     "`halfmq client list`": clients_listed,
     "`halfmq client kick`": client_kicked,
     "`halfmq group hold`": held,

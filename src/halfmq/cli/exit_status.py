@@ -91,6 +91,14 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.NOT_FOUND: "no such topic or message",
         ExitStatus.REFUSED: "rejected: your user may not (code 16)",
     },
+    "halfmq dead": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "any other failure",
+        ExitStatus.USAGE: "usage error: no time, no group, a missing confirmation",
+        ExitStatus.NOT_FOUND: "no such dead letter, or it was re-driven",
+        ExitStatus.REFUSED: "rejected: your user may not (code 16)",
+        ExitStatus.UNKNOWN_OUTCOME: "a message was sent and no response came. Run the command again: what was sent is not sent a second time",
+    },
     "halfmq client": {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "any other failure",

@@ -49,6 +49,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "send": Entry("halfmq.cli.send", "Send one message, plainly or as a transaction."),
     "consume": Entry("halfmq.cli.consume", "Print the messages of a topic; without a group nothing is committed."),
     "peek": Entry("halfmq.cli.peek", "Look at stored messages by time, key or id."),
+    "dead": Entry(
+        "halfmq.cli.dead", "Dead letters of consumer groups: list them, see why, and send them to their group again."
+    ),
     "client": Entry("halfmq.cli.client", "List who is connected to a broker; close the connections of a client."),
     "check-history": Entry(
         "halfmq.cli.check_history",

@@ -250,6 +250,8 @@ class SendBack(NamedTuple):
     origin_message_id: str
     #: The stored message at ``offset`` that consumers may see; None: there is none.
     message: StoredMessage | None
+    #: Why the attempt failed; "" if the client does not say. A dead letter keeps it.
+    failure: str = ""
 
 
 class Actor(NamedTuple):

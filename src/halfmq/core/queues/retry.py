@@ -18,6 +18,7 @@ from halfmq.model.properties import (
     DELAY,
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
+    HMQ_DEAD_REASON,
     ORIGIN_MESSAGE_ID,
     REAL_QID,
     REAL_TOPIC,
@@ -71,11 +72,20 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
     pairs = _properties(state, command, message, dead, level, topic.name, queue_id)
     place = (topic, queue_id, made, offset + sum([record.size for record in made]))
     times = min(message.reconsume_times + 1, _INT_MAX)
+    if dead:
+        _keep_reason(pairs, command.failure)
     copy = message._replace(reconsume_times=times, properties=encode(pairs))
     delay = limits.DELAY_LEVELS_MS[level - 1] if level else 0
     facts = plain_facts(common_values(copy.properties))
     decision = store_message(state, place, copy, pairs.get(UNIQ_KEY, ""), facts, delay, now_ms)
     return decision if isinstance(decision.reply, Refused) else chosen(topic, decision._replace(reply=Done()))
+
+
+def _keep_reason(pairs: dict[str, str], failure: str) -> None:
+    """Add it, unless the properties have no space for it: a dead letter is never refused for what it says."""
+    pairs.pop(HMQ_DEAD_REASON, None)
+    if failure and len(encode({**pairs, HMQ_DEAD_REASON: failure})) <= limits.PROPERTIES_BYTES_MAX:
+        pairs[HMQ_DEAD_REASON] = failure
 
 
 def retry_level(delay_level: int, reconsume_times: int) -> int:

@@ -213,6 +213,8 @@ EXT_REPEATED: Final = "HMQ_REPEATED"
 #: In a response with code 1: "true" if files of the store are damaged or cannot be read, so that the same request will fail again.
 EXT_DAMAGED: Final = "HMQ_DAMAGED"
 #: In an END_TRANSACTION that answers a check: "marker" if the outcome is from the marker table, not from application code.
+#: In CONSUMER_SEND_MSG_BACK: the exception with which the attempt failed.
+EXT_FAILURE: Final = "HMQ_FAILURE"
 EXT_DECIDED_BY: Final = "HMQ_DECIDED_BY"
 DECIDED_BY_MARKER: Final = "marker"
 #: In an END_TRANSACTION of a coordinator: which one, in which epoch (``model.coordinator``).

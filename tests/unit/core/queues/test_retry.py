@@ -117,3 +117,18 @@ def test_a_count_of_failures_that_a_client_made_up_still_fits_its_field() -> Non
     log = with_group()
     log.do(back(failed(2**31 - 1)))
     assert log.of(MessageRecord)[0].message.reconsume_times == 2**31 - 1
+
+
+def test_a_dead_letter_keeps_why_its_last_attempt_failed_and_a_retry_does_not() -> None:
+    log = with_group()
+    log.do(back(failed())._replace(failure="ValueError: no account"))
+    log.do(back(failed(), level=-1)._replace(failure="KeyError: 7"))
+    assert "HMQ_DEAD_REASON" not in to_dict(log.of(DelayedRecord)[0].message.properties)
+    assert to_dict(log.of(MessageRecord)[0].message.properties)["HMQ_DEAD_REASON"] == "KeyError: 7"
+
+
+def test_a_dead_letter_without_space_for_its_reason_is_stored_without() -> None:
+    log = with_group()
+    large = failed(LARGE="x" * 32_400)
+    assert log.do(back(large, level=-1)._replace(failure="y" * 1_000)) == Done()
+    assert "HMQ_DEAD_REASON" not in to_dict(log.of(MessageRecord)[0].message.properties)
