@@ -129,6 +129,6 @@ def test_a_dead_letter_keeps_why_its_last_attempt_failed_and_a_retry_does_not() 
 
 def test_a_dead_letter_without_space_for_its_reason_is_stored_without() -> None:
     log = with_group()
-    large = failed(LARGE="x" * 32_400)
+    large = failed(LARGE="x" * 31_700)
     assert log.do(back(large, level=-1)._replace(failure="y" * 1_000)) == Done()
     assert "HMQ_DEAD_REASON" not in to_dict(log.of(MessageRecord)[0].message.properties)
