@@ -127,8 +127,9 @@ def test_a_dead_letter_keeps_why_its_last_attempt_failed_and_a_retry_does_not() 
     assert to_dict(log.of(MessageRecord)[0].message.properties)["HMQ_DEAD_REASON"] == "KeyError: 7"
 
 
-def test_a_dead_letter_without_space_for_its_reason_is_stored_without() -> None:
+@pytest.mark.parametrize("other_bytes", [31_200, 31_700])  # what the record and what the properties have no space for
+def test_a_dead_letter_without_space_for_its_reason_is_stored_without(other_bytes: int) -> None:
     log = with_group()
-    large = failed(LARGE="x" * 31_700)
+    large = failed(LARGE="x" * other_bytes)
     assert log.do(back(large, level=-1)._replace(failure="y" * 1_000)) == Done()
     assert "HMQ_DEAD_REASON" not in to_dict(log.of(MessageRecord)[0].message.properties)
