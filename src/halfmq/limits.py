@@ -47,6 +47,8 @@ DECOMPRESSED_BYTES_MAX: Final = 64 << 20
 UNPACKED_BYTES_MAX: Final = 64 << 20
 #: Property string of a message, bytes; its length is a signed 16-bit number.
 PROPERTIES_BYTES_MAX: Final = 32_767
+#: Maximum length of the reason that a dead letter keeps, characters: the text of an exception without its traceback.
+DEAD_REASON_CHARS_MAX: Final = 1_000
 TOPIC_CHARS_MAX: Final = 127
 #: Names of ``%RETRY%`` and ``%DLQ%`` topics contain a group name.
 RETRY_TOPIC_CHARS_MAX: Final = 255

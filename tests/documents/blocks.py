@@ -36,6 +36,7 @@ _COMMANDS: Final = By("tests/documents/test_commands.py::test_the_commands_do_wh
 _OUTBOX: Final = "tests/documents/test_outbox_page.py"
 _RECOVERY: Final = "tests/documents/test_recovery_page.py"
 _TLS: Final = "tests/documents/test_tls_page.py"
+_OPERATIONS: Final = By("tests/documents/test_operations_page.py::test_the_commands_print_what_the_page_shows")
 _USERS: Final = By("tests/documents/test_users_page.py::test_the_commands_run_one_after_the_other")
 _SPARK: Final = By("tests/spark/test_documents.py::test_the_programs_run")
 _JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_run")
@@ -198,6 +199,7 @@ BLOCKS: Final[dict[str, Rows]] = {
         (EACH, _TUTORIALS),
         (f"{EACH}python", _TUTORIALS),
     ),
+    "docs/operations.md": ((f"{EACH}sh", _OPERATIONS),),
     "docs/users.md": (
         ("halfmq serve", _USERS),
         ("halfmq user set", _USERS),

@@ -46,6 +46,19 @@ RUNS: Final[dict[str, Run]] = {
     "halfmq tx commit --group GROUP --all --older SPAN --operator NAME": Run(
         "1 transactions of group orders are COMMITTED", {"GROUP": "orders", "SPAN": "0s", "NAME": "ada"}, typed="orders"
     ),
+    "halfmq topic list": Run("orders"),
+    "halfmq send TOPIC BODY": Run("orders[", {"TOPIC": "orders", "BODY": "hello"}),
+    "halfmq consume TOPIC": Run("hello", {"TOPIC": "orders"}),
+    "halfmq peek TOPIC --last 1": Run("hello", {"TOPIC": "orders"}),
+    "halfmq dead list": Run("0 dead letters"),
+    # tests/unit/cli/test_dead.py has some.
+    "halfmq dead redrive --group GROUP --preview": Run("no such dead letter", {"GROUP": "orders"}, status=3),
+    "halfmq client list": Run("of 1 clients"),
+    # tests/documents/test_operations_page.py has a group with offsets.
+    "halfmq group list": Run("0 groups"),
+    "halfmq group reset GROUP --to TIME --preview": Run(
+        "nothing to reset", {"GROUP": "orders", "TIME": "2h"}, status=3
+    ),
     "halfmq group hold GROUP TOPIC...": Run("archive holds orders", {"GROUP": "archive", "TOPIC...": "orders"}),
     "halfmq coordinator list": Run("0 coordinators"),
     # tests/documents/test_exit_status.py and tests/unit/cli/test_coordinator.py forget some.

@@ -16,6 +16,7 @@ import typer
 from halfmq import Client, Outcome, compose
 from halfmq.cli import main
 from halfmq.cli.exit_status import MEANINGS, ExitStatus, exit_text
+from halfmq.wire.remoting.codes import RequestCode
 from tests.documents.blocks import By
 from tests.documents.pages import ROOT
 from tests.documents.shell import shell
@@ -34,6 +35,7 @@ _SEEN: Final = ',"reader":"r","message":"M","topic":"orders","queue":0,"queue_of
 _SENT: Final = ',"op":"1","message":"M","topic":"orders"'
 _JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_run")
 _OTHER_JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_end_with_their_exit_status")
+_SENDS: Final = By("tests/unit/cli/test_messages.py::test_a_send_without_a_response_is_not_called_a_failure")
 S = ExitStatus
 #: Command -> how one learns what became of a change whose response was lost, with which status that ends, and what it says.
 AGAIN: Final = {
@@ -44,6 +46,10 @@ AGAIN: Final = {
         "knows no coordinator done",
     ),
     "halfmq user": ("halfmq user list", S.SUCCESS, "shop"),
+    "halfmq client": ("halfmq client list", S.SUCCESS, "connections, of"),
+    "halfmq dead": ("halfmq dead redrive --group consumers --reason lost --yes", S.NOT_FOUND, "was not re-driven"),
+    "halfmq topic": ("halfmq topic show new", S.SUCCESS, "topic new on broker"),
+    "halfmq group": ("halfmq group delete idle --yes", S.NOT_FOUND, "no consumer group idle"),
     "halfmq query": ("halfmq query forget done --operator ada --reason over --yes", S.NOT_FOUND, "knows no query done"),
 }
 #: (command, status) -> what is run, in a directory with ``sample`` and ``damaged`` (stores), ``clean.jsonl`` and ``phantom.jsonl``. The
@@ -79,6 +85,57 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq group", S.SUCCESS): "halfmq group holds",
     ("halfmq group", S.FAILED): f"halfmq group holds --url {_NOBODY}",
     ("halfmq group", S.USAGE): "halfmq group hold 'a group' orders",
+    ("halfmq group", S.NOT_FOUND): "halfmq group lag never",
+    ("halfmq group", S.REFUSED): "halfmq group delete consumers --yes",
+    (
+        "halfmq group",
+        S.UNKNOWN_OUTCOME,
+    ): "halfmq group hold idle orders && halfmq group delete idle --yes --timeout 2 --url $HALFMQ_LOSES_RESPONSES",
+    ("halfmq send", S.SUCCESS): "halfmq send orders one",
+    ("halfmq send", S.FAILED): f"halfmq send orders one --url {_NOBODY} --timeout 0.5",
+    ("halfmq send", S.USAGE): "halfmq send orders one --rollback",
+    ("halfmq send", S.REFUSED): "halfmq send RMQ_SYS_TRANS_HALF_TOPIC one",
+    ("halfmq send", S.UNKNOWN_OUTCOME): _SENDS,
+    ("halfmq consume", S.SUCCESS): "halfmq consume orders",
+    ("halfmq consume", S.FAILED): f"halfmq consume orders --url {_NOBODY}",
+    ("halfmq consume", S.USAGE): "halfmq consume orders --from soon",
+    ("halfmq consume", S.NOT_FOUND): "halfmq consume never",
+    (
+        "halfmq consume",
+        S.REFUSED,
+    ): "halfmq send made one --url $HALFMQ_OF_SHOP --group x && halfmq consume made --url $HALFMQ_OF_SHOP",
+    ("halfmq peek", S.SUCCESS): "halfmq send orders one --key a && halfmq peek orders --key a",
+    ("halfmq peek", S.FAILED): f"halfmq peek orders --last 1 --url {_NOBODY}",
+    ("halfmq peek", S.USAGE): "halfmq peek orders",
+    ("halfmq peek", S.NOT_FOUND): "halfmq peek orders --key never",
+    (
+        "halfmq peek",
+        S.REFUSED,
+    ): "halfmq send made one --url $HALFMQ_OF_SHOP --group x && halfmq peek made --last 1 --url $HALFMQ_OF_SHOP",
+    ("halfmq dead", S.SUCCESS): "halfmq dead list",
+    ("halfmq dead", S.FAILED): f"halfmq dead list --url {_NOBODY}",
+    ("halfmq dead", S.USAGE): "halfmq dead redrive",
+    ("halfmq dead", S.NOT_FOUND): "halfmq dead show consumers never",
+    ("halfmq dead", S.REFUSED): "halfmq dead list --url $HALFMQ_OF_SHOP",
+    ("halfmq dead", S.UNKNOWN_OUTCOME): (
+        "halfmq dead redrive --group consumers --reason lost --yes --timeout 2 --url $HALFMQ_LOSES_RESPONSES"
+    ),
+    ("halfmq client", S.SUCCESS): "halfmq client list",
+    ("halfmq client", S.FAILED): f"halfmq client list --url {_NOBODY}",
+    ("halfmq client", S.USAGE): "halfmq client kick 1 --operator ada --reason '' --yes",
+    ("halfmq client", S.NOT_FOUND): "halfmq client kick nobody --operator ada --reason over --yes",
+    ("halfmq client", S.REFUSED): "halfmq client list --url $HALFMQ_OF_SHOP",
+    ("halfmq client", S.UNKNOWN_OUTCOME): (
+        "halfmq client list --group consumers --json > clients.json\n"
+        "number=$(python -c \"import json; print(json.load(open('clients.json'))['clients'][0]['connection'])\")\n"
+        "halfmq client kick $number --operator ada --reason over --yes --url $HALFMQ_LOSES_RESPONSES"
+    ),
+    ("halfmq topic", S.SUCCESS): "halfmq topic list",
+    ("halfmq topic", S.FAILED): f"halfmq topic list --url {_NOBODY}",
+    ("halfmq topic", S.USAGE): "halfmq topic delete orders",
+    ("halfmq topic", S.NOT_FOUND): "halfmq topic show never",
+    ("halfmq topic", S.REFUSED): "halfmq topic create orders",
+    ("halfmq topic", S.UNKNOWN_OUTCOME): "halfmq topic create new --timeout 2 --url $HALFMQ_LOSES_RESPONSES",
     ("halfmq coordinator", S.SUCCESS): "halfmq coordinator list",
     ("halfmq coordinator", S.FAILED): f"halfmq coordinator list --url {_NOBODY}",
     ("halfmq coordinator", S.USAGE): "halfmq coordinator forget done --group orders --operator ada --reason over",
@@ -189,6 +246,56 @@ def losing_responses(port: int, requests: int) -> Iterator[int]:
         assert not thread.is_alive()
 
 
+#: Codes of the changes whose response is lost, of commands that ask the brokers that a name server names.
+LOST: Final = {
+    "halfmq topic": RequestCode.UPDATE_AND_CREATE_TOPIC,
+    "halfmq group": RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    "halfmq dead": RequestCode.SEND_MESSAGE_V2,
+}
+
+
+@contextlib.contextmanager
+def losing_responses_to(port: int, code: int) -> Iterator[int]:
+    """A port in front of a broker, which is advertised in place of the broker's. Requests arrive; from the first one with this code on,
+    no response does."""
+    relays: list[threading.Thread] = []
+    lost = threading.Event()
+    with socket.create_server((HOST, 0)) as server:
+        ours = server.getsockname()[1]
+        assert len(str(ours)) == len(str(port)), "the frames keep their length"
+
+        def answer(client: socket.socket, broker: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                while (response := broker.recv(1 << 16)) and not lost.is_set():
+                    client.sendall(response.replace(b"%b:%d" % (HOST.encode(), port), b"%b:%d" % (HOST.encode(), ours)))
+
+        def relay(client: socket.socket) -> None:
+            with client, socket.create_connection((HOST, port)) as broker:
+                answering = threading.Thread(target=answer, args=(client, broker))
+                answering.start()
+                while request := client.recv(1 << 16):
+                    if b'"code":%d,' % code in request:
+                        lost.set()
+                    broker.sendall(request)
+                broker.shutdown(socket.SHUT_WR)
+                answering.join(60)
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    client, _ = server.accept()
+                    relays.append(threading.Thread(target=relay, args=(client,)))
+                    relays[-1].start()
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield ours
+        server.shutdown(socket.SHUT_RDWR)
+    for one in (thread, *relays):
+        one.join(60)
+        assert not one.is_alive()
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("exit")
@@ -241,7 +348,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         coordinator.prepare([compose("orders", b"one")], tx_id="T-c")
         client.commit(client.prepare([compose("orders", b"one")], tx_id="T-d", name="orders"))
         client.report_outcome("T-d", Outcome.ROLLBACK, source="bank A")
-        yield served
+        with client.consumer("orders", group="consumers", start="latest", retries=0) as consumer:
+            client.send("orders", b"dead")
+            with consumer.get(30).processing():
+                raise ValueError("lost")
+            yield served
     served.stop()
 
 
@@ -258,7 +369,7 @@ def of_alice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfAlice]:
     served = Served(work / "data", work / "broker.log", "--secrets-key-file", str(work / "secrets.key"))
     served.start()
     users = ServedUsers(served, work)
-    users.add("shop", "send:*")
+    users.add("shop", "send:topic:*", "send:group:*")
     yield OfAlice(served, users)
     served.stop()
 
@@ -283,6 +394,9 @@ def test_a_real_run_ends_with_the_status(
         of_alice: OfAlice = request.getfixturevalue("of_alice")
         ends(place, run, command, status, of_alice.broker, partial(of_alice.users.url, "alice"), 3)
     else:
+        if "$HALFMQ_OF_SHOP" in run:
+            users: OfAlice = request.getfixturevalue("of_alice")
+            run = run.replace("$HALFMQ_OF_SHOP", f"'{users.users.url('shop')}'")
         ends(place, run, command, status, broker, lambda port=broker.name_port: f"rocketmq://{HOST}:{port}", 1)
 
 
@@ -294,7 +408,9 @@ def ends(
     if "LOSES_RESPONSES" not in run:
         shell(run, place, status=status, environment=environment)
         return
-    with losing_responses(broker.port, requests) as port:
+    lost = LOST.get(command)
+    losing = losing_responses(broker.port, requests) if lost is None else losing_responses_to(broker.port, lost)
+    with losing as port:
         done = shell(
             run,
             place,

@@ -30,6 +30,7 @@ from halfmq.wire.remoting import (
 )
 from halfmq.wire.remoting.codes import (
     HMQ_ASK,
+    HMQ_CLIENTS,
     HMQ_COORDINATORS,
     HMQ_DECIDE,
     HMQ_DECISION,
@@ -37,6 +38,7 @@ from halfmq.wire.remoting.codes import (
     HMQ_FITTING,
     HMQ_FORGET_COORDINATOR,
     HMQ_FORGET_QUERY,
+    HMQ_KICK_CLIENT,
     HMQ_POLL_CHECKS,
     HMQ_POSITION,
     HMQ_PREPARE_BATCH,
@@ -326,6 +328,7 @@ def _conversations() -> tuple[bytes, ...]:
          (HMQ_PRODUCER, {"group": "P", "operator": "me"}, limits),
          (HMQ_PRODUCER, {"group": "P"}, b""), (HMQ_STATS, {"group": ""}, b""), (HMQ_QUERIES, {"max": "3"}, b""),
          (HMQ_FENCE, {}, b""), (HMQ_FENCE, {"group": "P", "txId": "f", "since": "0"}, b""),
+         (HMQ_CLIENTS, {"max": "3"}, b""), (HMQ_KICK_CLIENT, {"clientId": "me", "operator": "me", "reason": "r"}, b""),
          (HMQ_FORGET_QUERY, {"query": "q", "operator": "me", "reason": "r"}, b""),
          (HMQ_TAKE_EPOCH, {"group": "P", "coordinator": "c", "takenBy": "me"}, b""), (HMQ_COORDINATORS, {"max": "3"}, b""),
          (HMQ_FORGET_COORDINATOR, {"group": "P", "coordinator": "c", "operator": "me", "reason": "r"}, b""),

@@ -34,11 +34,19 @@ from halfmq.cli import entry
 from halfmq.cli.main import app
 from halfmq.cli.pipeline import JOBS
 from halfmq.errors import HalfmqError
-from halfmq.model.pending import CoordinatorInfo, DamagedTransaction, GroupStats, PendingTransaction, QueryInfo
+from halfmq.model.pending import (
+    ClientInfo,
+    CoordinatorInfo,
+    DamagedTransaction,
+    GroupStats,
+    PendingTransaction,
+    QueryInfo,
+)
 from halfmq.model.settings import BrokerSettings
+from halfmq.model.stored_message import StoredMessage, body_crc_of, encode
 from halfmq.spark.jobs import reconcile, reconciliation, report, report_figures
 from halfmq.spark.jobs.settings import fields_of
-from halfmq.wire.remoting import codes, header
+from halfmq.wire.remoting import admin_stats, codes, header, route
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.producer_groups import ProducerLimits
 
@@ -103,6 +111,7 @@ BODIES: dict[int, Any] = {
     codes.HMQ_STATS: [STATS],
     codes.HMQ_PRODUCER: LIMITS,
     codes.HMQ_QUERIES: [QueryInfo(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1, 1, 1, 0, False)],
+    codes.HMQ_CLIENTS: [ClientInfo(6, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1, (HOSTILE,), (HOSTILE,), 2, 0, True)],
     codes.HMQ_COORDINATORS: [CoordinatorInfo(HOSTILE, HOSTILE, 1, HOSTILE, 1, 0)],
     codes.RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {
         "subscriptionGroupTable": {HOSTILE: {"attributes": {"hold.topics": HOSTILE, "hold.ms": "0"}}}
@@ -113,13 +122,57 @@ FIELDS = dict.fromkeys(
 )
 
 
+#: Address of the server that plays the broker.
+SERVED_AT: list[str] = []
+_ROW = (0, 0, 5, 1_000)
+
+
+def rocketmq_body(code: int) -> bytes | None:
+    """Of a response to one of RocketMQ's own requests; None: it is in ``BODIES``."""
+    name = f"%DLQ%{HOSTILE}"
+    broker = route.BrokerData(HOSTILE, HOSTILE, {0: SERVED_AT[-1]})
+    match code:
+        case codes.RequestCode.GET_BROKER_CLUSTER_INFO:
+            return route.encode_cluster_info([broker], 513)
+        case codes.RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return route.encode_route(route.Route((broker,), (route.QueueData(HOSTILE, 1, 1, 6),)), 513)
+        case codes.RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+            return json.dumps({"topicList": [HOSTILE, name]}).encode()
+        case codes.RequestCode.GET_TOPIC_STATS_INFO:
+            return admin_stats.encode_topic_stats(HOSTILE, HOSTILE, 0, [_ROW])
+        case codes.RequestCode.GET_CONSUME_STATS:
+            return admin_stats.encode_consume_stats(HOSTILE, [(HOSTILE, 0, [(0, 5, 4, 5, 1_000)])])
+        case codes.RequestCode.GET_TOPIC_CONFIG:
+            return admin_stats.encode_topic_config(
+                HOSTILE, 1, 1, 6, ordered=False, attributes={"message.type": HOSTILE}
+            )
+        case codes.RequestCode.GET_CONSUMER_CONNECTION_LIST:
+            return b'{"connectionSet":[]}'
+        case codes.RequestCode.QUERY_TOPIC_CONSUME_BY_WHO:
+            return admin_stats.encode_groups([HOSTILE])
+        case codes.RequestCode.PULL_MESSAGE | codes.RequestCode.QUERY_MESSAGE | codes.RequestCode.VIEW_MESSAGE_BY_ID:
+            body = HOSTILE.encode()
+            texts = {
+                "KEYS": HOSTILE,
+                "TAGS": HOSTILE,
+                "UNIQ_KEY": HOSTILE,
+                "HMQ_DEAD_REASON": HOSTILE,
+                "DLQ_ORIGIN_TOPIC": HOSTILE,
+            }
+            pairs = "".join(f"{key}\x01{value}\x02" for key, value in texts.items()).encode()
+            host = b"\x7f\0\0\1\0\0\x2a\x9f"
+            made = StoredMessage(name, 0, 4, 0, 0, 1, host, 1_000, host, 0, 0, body, body_crc_of(body), pairs)
+            return b"".join(encode(made, 400))
+    return None
+
+
 def answers(request: Request[Any]) -> bytes:
     """Success, with hostile values in all fields that are text."""
     state = {"state": "UNDECIDED"} if "--yes" in sys.argv or "check" in sys.argv else {}
     numbers = {"total": "1", "left": "0", "totalGroupNum": "1"}
-    return header.encode_response(
-        request, 0, ext={**FIELDS, **state, **numbers}, body=msgspec.json.encode(BODIES.get(request.code, {}))
-    )
+    queue = {"nextBeginOffset": "5", "minOffset": "0", "maxOffset": "5", "offset": "4", "timestamp": "1000"}
+    body = rocketmq_body(request.code) or msgspec.json.encode(BODIES.get(request.code, {}))
+    return header.encode_response(request, 0, ext={**FIELDS, **state, **numbers, **queue}, body=body)
 
 
 def refuses(request: Request[Any]) -> bytes:
@@ -154,9 +207,28 @@ ASKING: dict[str, tuple[tuple[str, ...], ...]] = {
     "tx damaged": ((), ("--json",)),
     "tx forget": ((HOSTILE, "--operator", "eve", "--reason", HOSTILE, "--yes"),),
     "query forget": ((HOSTILE, "--operator", "eve", "--reason", HOSTILE, "--yes"),),
+    "topic list": ((), ("--json",)),
+    "topic show": (("orders",), ("orders", "--json")),
+    "topic create": (("orders",),),
+    "topic set": (("orders", "--queues", "2"),),
+    "topic delete": (("orders", "--yes"), ("orders", "--preview")),
+    "group list": ((), ("--json",)),
+    "group lag": (("billing",), ("billing", "--queues"), ("billing", "--json")),
+    "group reset": (("billing", "--to", "latest", "--preview"), ("billing", "--to", "earliest", "--yes")),
+    "group delete": (("billing", "--yes"),),
+    "client list": ((), ("--json",)),
+    "client kick": (("6", "--operator", "eve", "--reason", HOSTILE, "--yes"),),
+    "send": (("orders", HOSTILE),),
+    "consume": (("orders",), ("orders", "--json")),
+    "peek": (
+        ("orders", "--last", "2"), ("orders", "--key", "k"), ("orders", "--time", "1h", "--json"), ("orders", "--id", HOSTILE),
+    ),
+    "dead list": ((), ("--json",), ("--group", HOSTILE)),
+    "dead show": ((HOSTILE, HOSTILE), (HOSTILE, HOSTILE, "--json")),
+    "dead redrive": (("--group", HOSTILE, "--preview"),),
 }  # fmt: skip
 #: They show what they were given, and nothing of a success.
-SILENT = {"group hold", "group release"}
+SILENT = {"group hold", "group release", "group delete", "topic create", "send"}
 
 
 @pytest.mark.parametrize("answer", [answers, refuses, breaks, refuses_verdicts])
@@ -168,6 +240,7 @@ def test_commands_that_ask_a_broker_show_its_text_escaped(
     shown = 0
     try:
         for arguments in ASKING[name]:
+            SERVED_AT.append(f"127.0.0.1:{server.port}")
             _, text = invoke(*name.split(), *arguments, "--url", server.url)
             assert_harmless(text, shows=False)
             shown += bool(ESCAPED.search(text))

@@ -21,7 +21,7 @@ from tests.support.waiting import turns, until
 from typer.testing import CliRunner
 
 from halfmq import App, AsyncClient, Client, HalfmqError, Message, Outcome, compose
-from halfmq.cli import coordinator, db, group, query, tx, user
+from halfmq.cli import client, consume, coordinator, db, dead, group, peek, query, send, topic, tx, user
 from halfmq.cli import outbox as outbox_command
 from halfmq.client.blocking import Connection
 from halfmq.client.branch import Branch
@@ -99,6 +99,15 @@ class Attempt:
         """As the administrator."""
         async with AsyncClient(self.alice, group="anybody") as mq:
             await mq.send(topic or self.topic, body)
+
+    async def read_group(self) -> None:
+        """The group has an offset before the only message of the topic."""
+        await self.send()
+        for code, fields, body in (
+            (200, {}, b'{"groupName":"%b"}' % self.group.encode()),
+            (15, {"consumerGroup": self.group, "topic": self.topic, "queueId": "0", "commitOffset": "0"}, b""),
+        ):
+            await asyncio.to_thread(self.ask, code, fields, body)
 
     async def undecided(self, name: str = "undecided") -> str:
         """A transaction of the group that nobody has decided; its id."""
@@ -373,6 +382,85 @@ async def coordinator_forgotten(one: Attempt) -> None:
     await one.command(coordinator.app, "forget", name, "--group", one.group, *NAMED, "--yes")
 
 
+async def topics_listed(one: Attempt) -> None:
+    await one.send()
+    assert one.topic in await one.command(topic.app, "list")
+
+
+async def topic_shown(one: Attempt) -> None:
+    await one.send()
+    assert "no consumer group" in await one.command(topic.app, "show", one.topic)
+
+
+async def topic_changed(one: Attempt) -> None:
+    await one.command(topic.app, "create", one.topic)
+    await one.command(topic.app, "set", one.topic, "--ordered")
+    await one.command(topic.app, "delete", one.topic, "--yes")
+
+
+async def groups_listed(one: Attempt) -> None:
+    await one.read_group()
+    assert one.group in await one.command(group.app, "list")
+
+
+async def group_lag(one: Attempt) -> None:
+    await one.read_group()
+    assert "1 messages to read" in await one.command(group.app, "lag", one.group)
+
+
+async def group_reset(one: Attempt) -> None:
+    await one.read_group()
+    done = await one.command(group.app, "reset", one.group, "--topic", one.topic, "--to", "latest", "--yes")
+    assert "1 skipped" in done
+
+
+async def group_deleted(one: Attempt) -> None:
+    await one.read_group()
+    await one.command(group.app, "delete", one.group, "--yes")
+
+
+async def sent(one: Attempt) -> None:
+    await one.command(send.app, one.topic, "plain")
+    await one.command(send.app, one.topic, "committed", "--tx")
+
+
+async def looked_at(one: Attempt) -> None:
+    await one.send("seen")
+    for app, *selected in ((consume.app,), (peek.app, "--last", "1")):
+        assert "seen" in await one.command(app, one.topic, *selected)
+
+
+async def consumed(one: Attempt) -> None:
+    await one.send("seen")
+    assert "seen" in await one.command(consume.app, one.topic, "--group", one.group, "--max", "1")
+
+
+async def dead_redriven(one: Attempt) -> None:
+    await one.send("dead")
+    async with (
+        AsyncClient(one.alice) as mq,
+        mq.consumer(one.topic, group=one.group, start="earliest") as messages,
+    ):
+        message = await messages.get(20)
+        assert message is not None
+        await message.reject()
+    assert one.topic in await one.command(dead.app, "list", "--group", one.group)
+    await one.command(dead.app, "redrive", "--group", one.group, "--yes")
+
+
+async def clients_listed(one: Attempt) -> None:
+    assert one.user in await one.command(client.app, "list")
+
+
+async def client_kicked(one: Attempt) -> None:
+    async with AsyncClient(one.alice, group=one.group) as mq:
+        await mq.prepare([compose(one.topic, b"x")], tx_id=f"kicked-{one.number}")
+        number = next(
+            number for number, groups in one.here.running.state.session.produces.items() if one.group in groups
+        )
+        assert "is closed" in await one.command(client.app, "kick", number, *NAMED, "--yes")
+
+
 async def held(one: Attempt) -> None:
     await one.send()
     await one.command(group.app, "hold", one.group, one.topic)
@@ -411,6 +499,19 @@ PROGRAMS: Final[dict[str, Callable[[Attempt], Awaitable[None]]]] = {
     "`halfmq query forget`": query_forgotten,
     "`halfmq coordinator list`": coordinator_listed,
     "`halfmq coordinator forget": coordinator_forgotten,
+    "`halfmq topic list`": topics_listed,
+    "`halfmq topic show": topic_shown,
+    "`halfmq topic create`": topic_changed,
+    "`halfmq group list`": groups_listed,
+    "`halfmq group lag": group_lag,
+    "`halfmq group reset": group_reset,
+    "`halfmq group delete": group_deleted,
+    "`halfmq send": sent,
+    "`halfmq consume TOPIC`": looked_at,
+    "`halfmq consume TOPIC --group": consumed,
+    "`halfmq dead list`": dead_redriven,
+    "`halfmq client list`": clients_listed,
+    "`halfmq client kick`": client_kicked,
     "`halfmq group hold`": held,
     "`halfmq group holds`": holds,
     "`halfmq user`": users,

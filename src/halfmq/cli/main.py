@@ -42,9 +42,20 @@ COMMANDS: Final[dict[str, Entry]] = {
         "List other systems' coordinators that decide transactions here; let the broker forget one.",
     ),
     "user": Entry("halfmq.cli.user", "Make users, give them permissions and secrets; list and remove them."),
-    "group": Entry("halfmq.cli.group", "Let retention wait until a consumer group has read its topics."),
     "context": Entry("halfmq.cli.context", "Name brokers, and choose the one that commands talk to."),
     "diagnose": Entry("halfmq.cli.diagnose", "Write one archive for a bug report, without bodies and secrets."),
+    "topic": Entry("halfmq.cli.topic", "List, show, create, change and delete topics."),
+    "group": Entry(
+        "halfmq.cli.group",
+        "Consumer groups: list them, see their lag, reset or delete them; let retention wait for one.",
+    ),
+    "send": Entry("halfmq.cli.send", "Send one message, plainly or as a transaction."),
+    "consume": Entry("halfmq.cli.consume", "Print the messages of a topic; without a group nothing is committed."),
+    "peek": Entry("halfmq.cli.peek", "Look at stored messages by time, key or id."),
+    "dead": Entry(
+        "halfmq.cli.dead", "Dead letters of consumer groups: list them, see why, and send them to their group again."
+    ),
+    "client": Entry("halfmq.cli.client", "List who is connected to a broker; close the connections of a client."),
     "check-history": Entry(
         "halfmq.cli.check_history",
         "Check a recorded history for lost, phantom, duplicate or torn transactions, and more.",

@@ -14,7 +14,16 @@ import typer
 from halfmq.cli import output
 from halfmq.cli.exit_status import MEANINGS, ExitStatus, exit_text
 from halfmq.client.blocking import Answer, Connection, Unavailable
-from halfmq.errors import ConnectError, HalfmqError, LoginFailed, OutcomeUnknown, RequestFailed, SendTimeout, UsageError
+from halfmq.errors import (
+    ConnectError,
+    HalfmqError,
+    LoginFailed,
+    NotAuthorized,
+    OutcomeUnknown,
+    RequestFailed,
+    SendTimeout,
+    UsageError,
+)
 from halfmq.model.address import ServerUrl, parse_url
 from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.operators import EXT_NEXT
@@ -26,12 +35,15 @@ WAIT_S_MAX: Final = 86_400.0
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 #: Digits of a time span. In days that is still far below the maximum of the record's field.
 _SPAN_DIGITS_MAX: Final = 9
-_STATUS: Final[dict[int, ExitStatus]] = {
+#: Exit status of a rejected request; other codes: FAILED.
+STATUS_OF_CODE: Final[dict[int, ExitStatus]] = {
     ResponseCode.INVALID_PARAMETER: ExitStatus.USAGE,
     ResponseCode.NO_PERMISSION: ExitStatus.REFUSED,
     ResponseCode.ILLEGAL_OPERATION: ExitStatus.REFUSED,
     ResponseCode.SYSTEM_BUSY: ExitStatus.REFUSED,
     ResponseCode.SERVICE_NOT_AVAILABLE: ExitStatus.REFUSED,
+    ResponseCode.TOPIC_NOT_EXIST: ExitStatus.NOT_FOUND,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: ExitStatus.NOT_FOUND,
 }
 
 
@@ -61,6 +73,7 @@ Timeout = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Operator = Annotated[str, typer.Option(envvar="HALFMQ_OPERATOR", help="Your name; recorded in the audit log.")]
 Reason = Annotated[str, typer.Option(help="The reason; recorded in the audit log.")]
+Preview = Annotated[bool, typer.Option("--preview", help="Show what would be done, and change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation; required without a terminal.")]
 
 
@@ -139,7 +152,7 @@ class Commands:
             except OutcomeUnknown as error:
                 self.fail(str(error), ExitStatus.UNKNOWN_OUTCOME if changes else ExitStatus.FAILED)
         if answer.code != ResponseCode.SUCCESS:
-            self.fail(f"{answer.remark} (code {answer.code})", _STATUS.get(answer.code, ExitStatus.FAILED))
+            self.fail(f"{answer.remark} (code {answer.code})", STATUS_OF_CODE.get(answer.code, ExitStatus.FAILED))
         return answer
 
     def each(
@@ -197,12 +210,12 @@ class Commands:
     @contextmanager
     def reported(self) -> Iterator[None]:
         """Print an error of the block, and raise typer.Exit: with USAGE if what was given is wrong, with REFUSED if the user is not
-        accepted, else with FAILED."""
+        accepted or may not, else with FAILED."""
         try:
             yield
         except UsageError as error:
             self.fail(str(error), ExitStatus.USAGE)
-        except LoginFailed as error:
+        except (LoginFailed, NotAuthorized) as error:
             self.fail(str(error), ExitStatus.REFUSED)
         except HalfmqError as error:
             self.fail(str(error), ExitStatus.FAILED)

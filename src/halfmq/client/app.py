@@ -566,6 +566,7 @@ async def _handle_here(consumer: Consumer, handlers: _Handlers, message: Message
     except (Exception, asyncio.CancelledError) as error:
         if is_our_cancellation(error):
             raise
+        message._failed(error)
         if message.sharding_key is None:
             log.exception("handling %r failed %d times", message, message.attempt)
             await _given_up(consumer, handlers, message)

@@ -297,9 +297,16 @@ class Sent(NamedTuple):
 class Connections:
     """One connection per address, opened by its first request, and closed if one fails."""
 
-    def __init__(self, security: Security, on_open: Callable[[Address], object] = lambda address: None) -> None:
-        """``on_open``: called with each address that is connected to."""
+    def __init__(
+        self,
+        security: Security,
+        on_open: Callable[[Address], object] = lambda address: None,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """``on_open``: called with each address that is connected to. ``timeout_s``: as for ``Connection.open``."""
         self._security = security
+        self._timeout_s = timeout_s
         self._open: dict[Address, Connection] = {}
         self._on_open = on_open
 
@@ -310,7 +317,7 @@ class Connections:
         """The connection to the address. Raises Unavailable."""
         connection = self._open.get(address)
         if connection is None:
-            connection = self._open[address] = Connection.open(address, self._security)
+            connection = self._open[address] = Connection.open(address, self._security, self._timeout_s)
             self._on_open(address)
         return connection
 

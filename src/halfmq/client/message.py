@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from halfmq import limits
 from halfmq.client.arguments import checked_seconds
 from halfmq.client.log import log
 from halfmq.client.outgoing import OutgoingMessage, compose, with_own
@@ -16,6 +17,7 @@ from halfmq.errors import UsageError
 from halfmq.model import properties as names
 from halfmq.model.ids import REPLY_TOPIC_SUFFIX, offset_message_id
 from halfmq.model.stored_message import StoredMessage
+from halfmq.printable import printable
 
 _T = TypeVar("_T")
 
@@ -93,7 +95,7 @@ class Message:
     """
 
     __slots__ = (
-        "_dead_calls", "_delivery", "_log_offset", "_properties", "_replies", "_sends", "_stored", "_texts", "body", "offset", "queue", "topic",
+        "_dead_calls", "_delivery", "_failure", "_log_offset", "_properties", "_replies", "_sends", "_stored", "_texts", "body", "offset", "queue", "topic",
     )  # fmt: skip
 
     def __init__(self, stored: StoredMessage, log_offset: int, body: bytes, delivery: Delivery | None = None) -> None:
@@ -102,6 +104,8 @@ class Message:
         self._texts: dict[str, str] | None = None
         self._delivery = delivery
         self._dead_calls = _NO_CALLS
+        #: The exception with which this attempt failed, as a dead letter shows it.
+        self._failure = ""
         self._sends: Sends | None = None
         self._replies: list[OutgoingMessage] | None = None
         self._log_offset = log_offset
@@ -353,9 +357,14 @@ class Message:
             if is_our_cancellation(error):
                 raise
             self._log_failure()
+            self._failed(error)
             await self.retry()
         else:
             self.ack()
+
+    def _failed(self, error: BaseException) -> None:
+        """Remember why, for whoever reads the dead letter."""
+        self._failure = printable(f"{type(error).__name__}: {error}"[: limits.DEAD_REASON_CHARS_MAX])
 
     def _log_failure(self) -> None:
         """Log the exception that is being handled, and what comes of the message."""

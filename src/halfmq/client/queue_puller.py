@@ -31,7 +31,7 @@ from halfmq.client.start_position import Start, ask, committed_offset, place, st
 from halfmq.client.user_code import spawn
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, ProtocolError, RequestFailed
 from halfmq.model.properties import DLQ_ORIGIN_TOPIC
-from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import EXT_FAILURE, PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.fields import PulledReply
 from halfmq.wire.remoting.heartbeat import Subscription
 from halfmq.wire.remoting.message_codec import PulledMessage, split_pull, unpack
@@ -497,6 +497,8 @@ class QueuePuller:
             "unitMode": "false",
             "maxReconsumeTimes": str(self._retries),
         }
+        if message._failure:
+            ext[EXT_FAILURE] = message._failure
         try:
             await self._hand_back(ext)
         except HalfmqError as error:

@@ -340,8 +340,9 @@ class BlockingMessage(Message):
         try:
             with self._required_delivery().handling(self):
                 yield self
-        except Exception:  # noqa: BLE001 - the application's code or a bug; logged, and the service goes on
+        except Exception as error:  # noqa: BLE001 - the application's code or a bug; logged, and the service goes on
             self._log_failure()
+            self._failed(error)
             self.retry()
         else:
             self.ack()

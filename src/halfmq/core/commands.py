@@ -250,6 +250,8 @@ class SendBack(NamedTuple):
     origin_message_id: str
     #: The stored message at ``offset`` that consumers may see; None: there is none.
     message: StoredMessage | None
+    #: Why the attempt failed; "" if the client does not say. A dead letter keeps it.
+    failure: str = ""
 
 
 class Actor(NamedTuple):
@@ -455,6 +457,14 @@ class NoteTime(NamedTuple):
     """Nothing was written for a while: log that the broker runs, so that a later start does not see a jump of time."""
 
 
+class NoteAction(NamedTuple):
+    """Log that an operator did something that changes no durable state. ``action``: an ``OperatorAction``."""
+
+    action: int
+    subject: str
+    by: Actor
+
+
 class CheckNow(NamedTuple):
     """An operator requests a check of this transaction now, also if it was parked."""
 
@@ -521,7 +531,7 @@ class TrimLog(NamedTuple):
 
 Command = (
     SendMessage | SendHalf | SendBatch | EndTransaction | SendBack | SetTopic | DeleteTopic | SetGroup | DeleteGroup | EnsureGroup | EnsureTopic
-    | CommitOffset | CheckNotSent | ResolveTransaction | CheckNow | CheckParked | SetProducer | Tick | NoteTime | CopyForward | TrimLog
+    | CommitOffset | CheckNotSent | ResolveTransaction | CheckNow | CheckParked | SetProducer | Tick | NoteTime | NoteAction | CopyForward | TrimLog
     | LockQueues | UnlockQueues | PrepareBatch | DecideBatch | FindDecision | ForgetQuery
     | TakeEpoch | ForgetCoordinator
     | Compare | ForgetDamage | FenceTransaction

@@ -23,6 +23,7 @@ from halfmq.core.commands import (
     ForgetDamage,
     ForgetQuery,
     LockQueues,
+    NoteAction,
     NoteTime,
     PrepareBatch,
     RemoveUser,
@@ -44,7 +45,7 @@ from halfmq.core.decision import Decision, DecisionTuple, Done, SendCheck
 from halfmq.core.events import LocksExpired, TimePassed, TrimStarted
 from halfmq.core.groups import decide_delete_group, decide_ensure_group, decide_set_group
 from halfmq.core.queues.delay import release_due
-from halfmq.core.queues.offsets import decide_commit_offset, decide_note_time, log_due
+from halfmq.core.queues.offsets import decide_commit_offset, decide_note_action, decide_note_time, log_due
 from halfmq.core.queues.ordering import decide_lock, decide_unlock, locks_expired
 from halfmq.core.queues.retry import decide_send_back
 from halfmq.core.queues.send import decide_send, decide_send_batch, decide_send_half
@@ -171,6 +172,7 @@ DECIDE: Final[dict[type, Callable[[State, Any, int], DecisionTuple]]] = {
     SetProducer: decide_set_producer,
     Tick: _decide_tick,
     NoteTime: decide_note_time,
+    NoteAction: decide_note_action,
     CopyForward: decide_copy_forward,
     TrimLog: decide_trim,
     LockQueues: decide_lock,

@@ -94,6 +94,29 @@ class CoordinatorInfo(msgspec.Struct, frozen=True):
     undecided: int
 
 
+class ClientInfo(msgspec.Struct, frozen=True):
+    """A connection of a broker."""
+
+    connection: int
+    #: ``ip:port``.
+    address: str
+    #: "": the broker has no users, or it has not logged in.
+    user: str
+    #: As it names itself in heartbeats; "": it has sent none, as tools and connections to the name server port.
+    client_id: str
+    #: ``LanguageCode`` and ordinal of ``MQVersion``, of its last heartbeat.
+    language: str
+    version: int
+    #: Names of its groups, the first ones of each kind, and the number of all.
+    consumes: tuple[str, ...]
+    produces: tuple[str, ...]
+    groups: int
+    #: Cost of its requests that wait, about bytes.
+    pending: int
+    #: Whether it does not read what it is sent.
+    is_stalled: bool
+
+
 class AwaitedComparison(msgspec.Struct, frozen=True):
     """A verdict that a reader of markers shall compare with its marker."""
 

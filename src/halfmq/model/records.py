@@ -449,6 +449,8 @@ class OperatorAction(IntEnum):
     FORGET_COORDINATOR = 11
     SET_USER = 12
     REMOVE_USER = 13
+    #: Connections of a client, closed; the record after it says nothing.
+    KICK_CLIENT = 15
 
 
 class ComparisonResult(IntEnum):

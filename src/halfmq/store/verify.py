@@ -103,6 +103,7 @@ _ACTED: Final[dict[int, type | tuple[type, ...]]] = {
     OperatorAction.FORGET_DAMAGE: Compared,
     OperatorAction.SET_USER: UserSet,
     OperatorAction.REMOVE_USER: UserSet,
+    OperatorAction.KICK_CLIENT: OffsetsCommitted,
 }
 _COUNTED: Final = (
     "batches", "records", "bodies", "body_bytes", "queue_entries", "rows", "keys", "settled_ids", "snapshots",

@@ -161,6 +161,7 @@ ASK: Final = Row({"txId": Selects(), "group": Selects()})
 ASK_PARKED: Final = Row({"group": Selects(), "max": Selects()})
 FORGET_DAMAGE: Final = Row({"txId": Selects(), "group": Selects(), "operator": _AUDIT, "reason": _AUDIT})
 FORGET_QUERY: Final = Row({"query": Selects(), "queryTopic": Selects(), "operator": _AUDIT, "reason": _AUDIT})
+KICK_CLIENT: Final = Row({"clientId": Selects(), "connection": Selects(), "operator": _AUDIT, "reason": _AUDIT})
 FORGET_COORDINATOR: Final = Row({"group": Selects(), "coordinator": Selects(), "operator": _AUDIT, "reason": _AUDIT})
 PRODUCER: Final = Row(
     {"group": Selects(), "operator": _LIMITS, "reason": _AUDIT},

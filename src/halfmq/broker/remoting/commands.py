@@ -14,6 +14,7 @@ from halfmq.broker.remoting import administration as rules
 from halfmq.broker.remoting.admin_stats import AdminStats
 from halfmq.broker.remoting.checks import CheckPollCommands
 from halfmq.broker.remoting.client_calls import ClientCommands
+from halfmq.broker.remoting.clients import ClientList
 from halfmq.broker.remoting.coordinators import CoordinatorCommands
 from halfmq.broker.remoting.gateway import Command
 from halfmq.broker.remoting.half_batches import HalfBatchCommands
@@ -41,6 +42,7 @@ from halfmq.model.text_fields import PageFields
 from halfmq.model.users import Right, Scope
 from halfmq.wire.remoting import (
     check_polls,
+    clients,
     codes,
     coordinators,
     half_batches,
@@ -275,6 +277,10 @@ COMMANDS: Final[dict[int, Command]] = {
     codes.HMQ_SET_USER: Command(UserCommands.set, _ADMINISTER),
     codes.HMQ_USERS: Command(UserCommands.list, _ADMINISTER, fields=PageFields),
     codes.HMQ_REMOVE_USER: Command(UserCommands.remove, _ADMINISTER, fields=users.RemoveUserFields),
+    codes.HMQ_CLIENTS: Command(ClientList.list, _DESCRIBE, fields=PageFields),
+    codes.HMQ_KICK_CLIENT: Command(
+        ClientList.kick, _ADMINISTER, fields=clients.KickClientFields, rules=rules.KICK_CLIENT
+    ),
     codes.HMQ_FENCE: Command(
         CoordinatorCommands.fence,
         # Without a transaction it asks where the log ends, before it has one.

@@ -124,6 +124,10 @@ class Members:
         #: By connection: version and language in its last heartbeat.
         self.software: dict[int, tuple[int, str]] = {}
 
+    def client_id(self, number: int) -> str:
+        """The client id of a connection, of its last heartbeat; "": it has sent none."""
+        return self._ids.get(number, "")
+
     # --- heartbeats, leaving, closing
 
     def heartbeat(

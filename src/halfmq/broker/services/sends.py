@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from halfmq import limits
 from halfmq.broker.peers.peer import Peer
 from halfmq.broker.sequencer import Deliver, Sequencer
 from halfmq.broker.services.access import CLIENT_INNER_PRODUCER, Asked, not_allowed, owned
@@ -18,6 +19,7 @@ from halfmq.core.commands import SendBack, SendBatch, SendHalf
 from halfmq.core.decision import Failed, Refused
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.model.users import Right, Scope
+from halfmq.printable import printable
 
 log: Final = logging.getLogger("halfmq.sends")
 
@@ -94,18 +96,22 @@ class Sends:
         delay_level: int,
         max_reconsume_times: int,
         origin_message_id: str,
+        failure: str,
         deliver: Deliver,
         failed: Callable[[Exception], None],
         context: Any,
     ) -> None:
         """A consumer failed on a message: it is delivered again later, or moved to the dead-letter queue.
 
-        ``max_reconsume_times``: -1 if the consumer sent none. Replies: Refused; Failed, also if the message is damaged; anything else is
+        ``max_reconsume_times``: -1 if the consumer sent none. ``failure``: why the attempt
+        failed; "" if it does not say. Replies: Refused; Failed, also if the message is damaged; anything else is
         a success. ``failed`` is called instead with what a read of the message raises.
         """
 
         command = SendBack(
-            peer.number, group, log_offset, delay_level, max_reconsume_times, origin_message_id, None
+            peer.number, group, log_offset, delay_level, max_reconsume_times, origin_message_id, None,
+            # It becomes a property, in which control characters are separators.
+            printable(failure[: limits.DEAD_REASON_CHARS_MAX])[: limits.DEAD_REASON_CHARS_MAX],
         )  # fmt: skip
 
         def found(message: StoredMessage | None) -> None:

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from halfmq.core.audit import signed
 from halfmq.core.base_bytes import has_space_for_offset, no_space
-from halfmq.core.commands import CommitOffset, NoteTime
+from halfmq.core.commands import CommitOffset, NoteAction, NoteTime
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, OffsetNotStored, Why, refuse
 from halfmq.core.events import OffsetLogged, OffsetRefused, OffsetReported, OffsetsDrained, TopicRemoved
 from halfmq.core.state import State, drop_stale_offsets, next_offset
@@ -224,6 +224,12 @@ def _logged(offset: int, entries: list[tuple[str, int, int, int]]) -> OffsetsCom
 def decide_note_time(state: State, command: NoteTime, now_ms: int) -> Decision:
     """A record without offsets, which every version reads: its batch contains the time."""
     return Decision((_logged(next_offset(state), []),), Done())
+
+
+def decide_note_action(state: State, command: NoteAction, now_ms: int) -> Decision:
+    """Who did what, before the same record: one of an action needs another one after it."""
+    decision = Decision((_logged(next_offset(state), []),), Done())
+    return signed(decision, OperatorAction(command.action), command.subject, command.by)
 
 
 def log_now(state: State, group: str | None) -> None:

@@ -18,6 +18,7 @@ from halfmq.model.properties import (
     DELAY,
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
+    HMQ_DEAD_REASON,
     ORIGIN_MESSAGE_ID,
     REAL_QID,
     REAL_TOPIC,
@@ -71,11 +72,24 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
     pairs = _properties(state, command, message, dead, level, topic.name, queue_id)
     place = (topic, queue_id, made, offset + sum([record.size for record in made]))
     times = min(message.reconsume_times + 1, _INT_MAX)
-    copy = message._replace(reconsume_times=times, properties=encode(pairs))
+    with_reason = _with_reason(pairs, command.failure) if dead else pairs
+    copy = message._replace(reconsume_times=times, properties=encode(with_reason))
     delay = limits.DELAY_LEVELS_MS[level - 1] if level else 0
     facts = plain_facts(common_values(copy.properties))
-    decision = store_message(state, place, copy, pairs.get(UNIQ_KEY, ""), facts, delay, now_ms)
+    unique_id = pairs.get(UNIQ_KEY, "")
+    decision = store_message(state, place, copy, unique_id, facts, delay, now_ms)
+    if isinstance(decision.reply, Refused) and with_reason is not pairs:
+        # A dead letter is never refused for what it says.
+        copy = copy._replace(properties=encode(pairs))
+        decision = store_message(state, place, copy, unique_id, facts, delay, now_ms)
     return decision if isinstance(decision.reply, Refused) else chosen(topic, decision._replace(reply=Done()))
+
+
+def _with_reason(pairs: dict[str, str], failure: str) -> dict[str, str]:
+    """``pairs`` with it; themselves if there is none, or no space for it."""
+    pairs.pop(HMQ_DEAD_REASON, None)
+    found = {**pairs, HMQ_DEAD_REASON: failure}
+    return found if failure and len(encode(found)) <= limits.PROPERTIES_BYTES_MAX else pairs
 
 
 def retry_level(delay_level: int, reconsume_times: int) -> int:

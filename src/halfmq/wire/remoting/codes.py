@@ -124,6 +124,9 @@ HMQ_LOGIN: Final = 29_027
 HMQ_SET_USER: Final = 29_028
 HMQ_USERS: Final = 29_029
 HMQ_REMOVE_USER: Final = 29_030
+#: List connections, or close those of a client (``clients``).
+HMQ_CLIENTS: Final = 29_033
+HMQ_KICK_CLIENT: Final = 29_034
 
 
 class ResponseCode(IntEnum):
@@ -210,6 +213,8 @@ EXT_REPEATED: Final = "HMQ_REPEATED"
 #: In a response with code 1: "true" if files of the store are damaged or cannot be read, so that the same request will fail again.
 EXT_DAMAGED: Final = "HMQ_DAMAGED"
 #: In an END_TRANSACTION that answers a check: "marker" if the outcome is from the marker table, not from application code.
+#: In CONSUMER_SEND_MSG_BACK: the exception with which the attempt failed.
+EXT_FAILURE: Final = "HMQ_FAILURE"
 EXT_DECIDED_BY: Final = "HMQ_DECIDED_BY"
 DECIDED_BY_MARKER: Final = "marker"
 #: In an END_TRANSACTION of a coordinator: which one, in which epoch (``model.coordinator``).

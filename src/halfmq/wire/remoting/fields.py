@@ -15,7 +15,14 @@ from msgspec import Struct, field
 from halfmq.errors import ProtocolError
 from halfmq.model.queue_reads import PullRequest
 from halfmq.model.text_fields import Fields, Int32, Int64, read_fields
-from halfmq.wire.remoting.codes import EXT_COORDINATOR, EXT_DECIDED_BY, EXT_SENT_AGAIN, EXT_TX_ID, RequestCode
+from halfmq.wire.remoting.codes import (
+    EXT_COORDINATOR,
+    EXT_DECIDED_BY,
+    EXT_FAILURE,
+    EXT_SENT_AGAIN,
+    EXT_TX_ID,
+    RequestCode,
+)
 
 F = TypeVar("F", bound=Struct)
 T = TypeVar("T")
@@ -196,6 +203,8 @@ class SendBackFields(Fields, gc=False):
     origin_topic: str = ""
     #: -1: not set.
     max_reconsume_times: Int32 = -1
+    #: halfmq only: why the attempt failed.
+    failure: str = field(name=EXT_FAILURE, default="")
 
 
 class ViewMessageFields(Fields, gc=False):

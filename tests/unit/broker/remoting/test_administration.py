@@ -22,6 +22,7 @@ from halfmq.wire.remoting.codes import (
     HMQ_FORGET_COORDINATOR,
     HMQ_FORGET_DAMAGE,
     HMQ_FORGET_QUERY,
+    HMQ_KICK_CLIENT,
     HMQ_PRODUCER,
     HMQ_RESOLVE,
     HMQ_STORY,
@@ -69,6 +70,7 @@ _USUAL: dict[int, tuple[dict[str, str], dict[str, Any]]] = {
     HMQ_FORGET_COORDINATOR: ({"group": "P", "coordinator": "c1", "operator": "bob", "reason": "none"}, {}),
     HMQ_FORGET_DAMAGE: ({"txId": DAMAGED, "group": "P", "operator": "bob", "reason": "none"}, {}),
     HMQ_FORGET_QUERY: ({"query": "q1", "queryTopic": "", "operator": "bob", "reason": "none"}, {}),
+    HMQ_KICK_CLIENT: ({"clientId": "noisy", "connection": "0", "operator": "bob", "reason": "none"}, {}),
     HMQ_PRODUCER: (
         {"group": "P", "operator": "bob", "reason": "none"},
         {"check_limit": 7, "past_limit": "rollback", "skip_age_ms": 0, "undecided_max": -1, "undecided_bytes_max": -1},
@@ -191,6 +193,7 @@ async def prepared(running: Running) -> RawClient:
     """
     client = await running.client()
     await client.heartbeat("me", producers=["P"])
+    await (await running.client()).heartbeat("noisy", producers=["P"])
     await client.half("orders", b"one", unique=ONE)
     await client.send("orders", b"two")
     half = await client.half("orders", b"three", unique=DAMAGED)

@@ -117,3 +117,19 @@ def test_a_count_of_failures_that_a_client_made_up_still_fits_its_field() -> Non
     log = with_group()
     log.do(back(failed(2**31 - 1)))
     assert log.of(MessageRecord)[0].message.reconsume_times == 2**31 - 1
+
+
+def test_a_dead_letter_keeps_why_its_last_attempt_failed_and_a_retry_does_not() -> None:
+    log = with_group()
+    log.do(back(failed())._replace(failure="ValueError: no account"))
+    log.do(back(failed(), level=-1)._replace(failure="KeyError: 7"))
+    assert "HMQ_DEAD_REASON" not in to_dict(log.of(DelayedRecord)[0].message.properties)
+    assert to_dict(log.of(MessageRecord)[0].message.properties)["HMQ_DEAD_REASON"] == "KeyError: 7"
+
+
+@pytest.mark.parametrize("other_bytes", [31_200, 31_700])  # what the record and what the properties have no space for
+def test_a_dead_letter_without_space_for_its_reason_is_stored_without(other_bytes: int) -> None:
+    log = with_group()
+    large = failed(LARGE="x" * other_bytes)
+    assert log.do(back(large, level=-1)._replace(failure="y" * 1_000)) == Done()
+    assert "HMQ_DEAD_REASON" not in to_dict(log.of(MessageRecord)[0].message.properties)

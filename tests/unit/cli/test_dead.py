@@ -1,0 +1,144 @@
+"""`halfmq dead` against a running broker, with dead letters of a real consumer."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.in_process import Running, serving
+from tests.support.waiting import until
+from typer.testing import CliRunner, Result
+
+from halfmq import App, AsyncClient, Message
+from halfmq.cli import dead
+from halfmq.model.settings import BrokerSettings
+
+pytestmark = pytest.mark.timeout(90)
+ONE_QUEUE = BrokerSettings(default_topic_queues=1)
+
+
+def url_of(running: Running) -> str:
+    return f"127.0.0.1:{running.ports.names}"
+
+
+async def run(running: Running, *arguments: str) -> Result:
+    invoke: Any = CliRunner().invoke
+    return await asyncio.to_thread(invoke, dead.app, [*arguments, "--url", url_of(running)])
+
+
+async def listed(running: Running, *arguments: str) -> list[Any]:
+    done = await run(running, "list", *arguments, "--json")
+    assert done.exit_code == 0, done.output
+    found: list[Any] = json.loads(done.stdout)["letters"]
+    return found
+
+
+async def given_up(running: Running, *bodies: str) -> None:
+    """A consumer of group billing gives these messages of topic orders up, each at its first failure."""
+    app = App(url_of(running), group="shop")
+    seen: list[str] = []
+
+    @app.consumer("orders", group="billing", start="earliest", retries=0)
+    async def handle(message: Message) -> None:
+        seen.append(message.text())
+        raise ValueError(f"no account\x1b for {message.text()}")
+
+    async with app.run() as client:
+        for body in bodies:
+            await client.send("orders", body, key=body)
+
+        async def are_dead() -> bool:
+            return len(await listed(running, "--group", "billing")) >= len(bodies)
+
+        await until(are_dead, "all of them are dead letters")
+    assert sorted(seen) == sorted(bodies)
+
+
+async def read(running: Running, group: str, count: int) -> list[Message]:
+    async with AsyncClient(url_of(running)) as mq, mq.consumer("orders", group=group, start="latest") as messages:
+        found = []
+        while len(found) < count:
+            message = await messages.get(20)
+            assert message is not None, found
+            message.ack()
+            found.append(message)
+        assert await messages.get(0.5) is None, "nothing is sent twice"
+        return found
+
+
+async def test_a_dead_letter_says_why_and_is_sent_again_once_to_its_group_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=ONE_QUEUE) as running:
+        await given_up(running, "one", "two", "three")
+        found = await listed(running)
+        assert [(one["group"], one["topic"], one["body"], one["attempts"], one["redriven_at"]) for one in found] == [
+            ("billing", "orders", body, 1, "") for body in ("one", "two", "three")
+        ]
+        assert found[0]["reason"] == "ValueError: no account\\x1b for one"
+        said = (await run(running, "show", "billing", found[1]["id"])).stdout
+        assert "reason: ValueError: no account\\x1b for two" in said
+        assert "re-driven: no" in said
+        preview = await run(running, "redrive", "--group", "billing", "--reason", "for two", "--preview")
+        assert (preview.exit_code, "1 dead letters of group billing would be sent again" in preview.stdout) == (0, True)
+        assert all(one["redriven_at"] == "" for one in await listed(running)), "a preview sends nothing"
+        assert (await run(running, "redrive", "--group", "billing")).exit_code == 2, "without a terminal it takes --yes"
+
+        done = await run(running, "redrive", "--group", "billing", "--reason", "for two", "--yes")
+        assert (done.exit_code, "1 dead letters of group billing are sent again" in done.stdout) == (0, True), (
+            done.output
+        )
+        assert [bool(one["redriven_at"]) for one in await listed(running)] == [False, True, False], "they stay"
+        done = await run(running, "redrive", "--group", "billing", "--reason", "for two", "--yes")
+        assert done.exit_code == 3, "each at most once"
+        done = await run(running, "redrive", "--group", "billing", "--yes")
+        assert (done.exit_code, "2 dead letters" in done.stdout) == (0, True), done.output
+
+        again = await read(running, "billing", 3)
+        assert sorted(one.text() for one in again) == ["one", "three", "two"]
+        assert {one.message_id for one in again} == {one["id"] for one in found}
+        assert {(one.topic, one.attempt) for one in again} == {("orders", 1)}
+        async with (
+            AsyncClient(url_of(running)) as mq,
+            mq.consumer("orders", group="other", start="earliest") as messages,
+        ):
+            others = [await messages.get(10) for _ in range(3)]
+            assert [one.text() for one in others if one is not None] == ["one", "two", "three"]
+            assert await messages.get(0.5) is None, "other groups do not read what was sent again"
+
+
+async def test_a_copy_whose_response_was_lost_is_not_sent_a_second_time(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=ONE_QUEUE) as running:
+        await given_up(running, "one")
+
+        def send() -> None:
+            """As a run that ends before the response."""
+            with dead.Cluster(dead._COMMANDS, url_of(running), 5.0) as cluster:
+                desk = dead._Desk(cluster)
+                (letter,) = desk.letters(dead.Selection("billing", "", 0, "", ""))
+                desk.send(letter, to_topic=False)
+
+        await asyncio.to_thread(send)
+        assert (await run(running, "redrive", "--group", "billing", "--yes")).exit_code == 3
+        assert [one.text() for one in await read(running, "billing", 1)] == ["one"]
+
+
+async def test_filters_select_and_what_is_absent_has_its_status(tmp_path: Path) -> None:
+    # Without deduplication: sent to everybody, a message would repeat the one that was sent a moment ago.
+    settings = BrokerSettings(default_topic_queues=1, dedup_window_ms=0)
+    async with serving(tmp_path, settings=settings) as running:
+        await given_up(running, "one", "two")
+        found = await listed(running)
+        for arguments, count in (
+            (("--group", "billing"), 2), (("--group", "nobody"), 0), (("--topic", "orders"), 2), (("--topic", "stock"), 0),
+            (("--since", "1h"), 2), (("--since", "2999-01-01"), 0), (("--id", found[0]["id"]), 1), (("--id", found[0]["offset_id"]), 1),
+            (("--reason", "no account"), 2), (("--reason", "for one"), 1), (("--max", "1"), 1),
+        ):  # fmt: skip
+            assert len(await listed(running, *arguments)) == count, arguments
+        assert (await run(running, "show", "billing", "no")).exit_code == 3
+        assert (await run(running, "redrive", "--group", "nobody", "--yes")).exit_code == 3
+        assert (await run(running, "redrive", "--yes")).exit_code == 2
+        done = await run(running, "redrive", "--group", "billing", "--id", found[0]["id"], "--everybody", "--yes")
+        assert done.exit_code == 0, done.output
+        async with AsyncClient(url_of(running)) as mq, mq.consumer("orders", group="new", start="earliest") as messages:
+            bodies = [one.text() for one in [await messages.get(10) for _ in range(3)] if one is not None]
+        assert bodies == ["one", "two", "one"]
