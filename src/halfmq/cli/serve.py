@@ -28,7 +28,8 @@ _HELP: Final = {
     ),
     "port": "Port of the broker; 0: any free port.",
     "name_port": "Port of the name server; 0: any free port.",
-    "http_port": "Port for GET /health and GET /transactions/undecided; 0: any free port. Default: no HTTP.",
+    "http_port": "Port for GET /metrics, /healthz, /readyz and /transactions/undecided; 0: any free port. Default: no HTTP.",
+    "metrics_names_max": "Topics, groups and queries, of each kind, that have series of their own in /metrics; others are summed as _other.",
     "http_host_name": (
         "Further name under which clients address the HTTP port, such as a proxy's or a service's; may be repeated. Addresses, localhost,"
         " the machine's name, and the names in --host and --advertise-host need none."
