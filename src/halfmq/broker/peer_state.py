@@ -306,7 +306,7 @@ TABLE: Final = (
 
 #: Containers that no peer makes grow: parts of the broker, and what lives for one step of it.
 OF_THE_BROKER: Final = frozenset({
-    "broker.metrics.counts:RequestCounts.kinds", "broker.metrics.counts:RequestKind.responses", 
+    "broker.metrics.counts:RequestCounts.kinds", "broker.metrics.counts:RequestKind.others",
     "broker.broker:Broker._handlers", "broker.http.door:HttpFrontDoor.resources", "broker.listener:Listener._sockets",
     "broker.maintenance:Maintenance._timers", "broker.ports:BoundPorts._bound", "broker.remoting.gateway:Gateway.handlers", "broker.remoting.gateway:Gateway.pushes",
     "broker.remoting.gateway:Gateway._commands", "broker.remoting.gateway:Gateway._fields_of",

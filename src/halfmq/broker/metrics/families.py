@@ -72,8 +72,7 @@ _TABLE: Final = (
     Family("halfmq_disk_reserve_bytes", GAUGE, "bytes", (), "With less free space, new messages are refused (--disk-reserve-bytes).", False),
     Family("halfmq_sync_seconds", HISTOGRAM, "seconds", (), "Syncs of the log, for which replies wait.", False),
     # --- requests, and the broker
-    Family("halfmq_requests_total", COUNTER, "requests", ("request",), "Requests that were served, by the name of their code.", False),
-    Family("halfmq_responses_total", COUNTER, "responses", ("request", "outcome"), "Responses, by the name of their code, also to requests that were refused before. One-way requests get none. UNKNOWN: requests that this broker does not have.", False),
+    Family("halfmq_requests_total", COUNTER, "requests", ("request", "outcome"), "Requests that got a response, by the names of both codes. One-way requests get none; what they decide is in halfmq_verdicts_total. UNKNOWN: requests that this broker does not have.", False),
     Family("halfmq_request_seconds", HISTOGRAM, "seconds", ("request",), "From when the broker begins with a request until its response is on its way, the sync included. Pulls that wait for messages count with that time. Of sends and verdicts with responses one in 16 is timed.", False),
     Family("halfmq_connections", GAUGE, "connections", (), "Open connections of clients.", False),
     Family("halfmq_replies_waiting", GAUGE, "replies", (), "Replies that wait for the disk.", False),

@@ -125,21 +125,18 @@ class Scrape:
     def _requests(self) -> dict[str, Rows]:
         counts, response_name = self._figures.counts.requests, self._figures.response_name
         kinds = {
-            self._figures.request_name(code): (
-                kind,
-                {**kind.responses, **({0: kind.succeeded} if kind.succeeded else {})},
-            )
+            self._figures.request_name(code): kind
             for code, kind in (*counts.kinds.items(), (UNKNOWN_CODE, counts.unknown))
         }
+        requests: dict[Labels, float] = {
+            (name, response_name(0)): kind.succeeded for name, kind in kinds.items() if kind.succeeded
+        }
+        for name, kind in kinds.items():
+            requests |= {(name, response_name(code)): count for code, count in kind.others.items()}
         return {
-            "halfmq_requests_total": {(name,): kind.requests for name, (kind, _) in kinds.items() if kind.requests},
-            "halfmq_responses_total": {
-                (name, response_name(code)): count
-                for name, (_, counted) in kinds.items()
-                for code, count in counted.items()
-            },
+            "halfmq_requests_total": requests,
             "halfmq_request_seconds": {
-                (name,): kind.seconds for name, (kind, _) in kinds.items() if any(kind.seconds.by_length)
+                (name,): kind.seconds for name, kind in kinds.items() if any(kind.seconds.by_length)
             },
         }
 

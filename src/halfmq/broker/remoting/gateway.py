@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from halfmq.broker.metrics.counts import RequestCounts
+from halfmq.broker.metrics.counts import TIMED_ONE_IN, RequestCounts
 from halfmq.broker.peers.peer import Peer
 from halfmq.broker.peers.peers import Peers, Rejected
 from halfmq.broker.peers.principal import Principal
@@ -113,6 +113,9 @@ class Connection(Peer):
         super().reject()
 
 
+_TIMED_MASK: Final = TIMED_ONE_IN - 1
+
+
 class CountedConnection(Connection):
     """One whose responses are counted. Another class, so that a broker without an HTTP port pays nothing for it."""
 
@@ -138,10 +141,10 @@ class CountedConnection(Connection):
         if code:
             self._counts.failed(request.code, code)
         else:
-            try:
-                self._kinds[request.code].succeeded += 1
-            except KeyError:
-                self._counts.unknown.succeeded += 1
+            kind = self._kinds[request.code]  # what has no handler does not succeed
+            count = kind.succeeded = kind.succeeded + 1
+            if not count & _TIMED_MASK:
+                kind.time_next()
         if self.began:
             began_s = self.began.pop(request.opaque, 0.0)
             if began_s:
@@ -232,7 +235,7 @@ class Gateway:
         elif command.rules is not None:  # fields that are typed already have no others any more (15)
             handler = partial(self._serve_by_rules, command.rules, command.fields, handler)
         if self.counts is not None:
-            handler = self.counts.counting(code, handler, is_frequent=code in _FREQUENT)
+            handler = self.counts.timing(code, handler, self.handlers, is_frequent=code in _FREQUENT)
         self._commands[code] = command
         self.handlers[code] = handler
 
