@@ -21,6 +21,7 @@ from halfmq.broker.config import BrokerConfig, TlsMode, check_caps, packed_host
 from halfmq.broker.first_token import remove_token, write_token
 from halfmq.broker.http.resources import Health
 from halfmq.broker.listener import Bind, PortPlan, PortTls, bind
+from halfmq.broker.log_output import FIELDS
 from halfmq.broker.maintenance import Maintenance
 from halfmq.broker.metrics.counts import Counts
 from halfmq.broker.offload import Offload, ThreadOffload
@@ -427,6 +428,7 @@ class Broker:
                 log.warning(
                     "the verdict on transaction %s of group %s will not be compared with its marker: there is no space to remember "
                     "it; see `halfmq tx damaged`", effect.tx_id, effect.group,
+                    extra={FIELDS: {"group": effect.group, "tx_id": effect.tx_id}},
                 )  # fmt: skip
             elif type(effect) is OffsetNotStored and self._not_stored.is_due("offset"):
                 log.warning(
@@ -434,6 +436,7 @@ class Broker:
                     "either. Topics, groups, their limits and offsets fill the base record at the head of a segment. After a "
                     "restart such a group begins at the beginning; delete topics to free space",
                     effect.group, effect.queue_id, effect.topic,
+                    extra={FIELDS: {"group": effect.group, "topic": effect.topic, "queue": effect.queue_id}},
                 )  # fmt: skip
         self._check_polls.answer_served()
 

@@ -8,6 +8,7 @@ import typer
 
 from halfmq import limits
 from halfmq.broker.config import RETENTION_MS, BrokerConfig
+from halfmq.broker.log_output import LogFormat
 from halfmq.cli.exit_status import exit_text
 from halfmq.cli.main import path, with_options
 from halfmq.model.settings import BrokerSettings
@@ -96,6 +97,7 @@ _HELP: Final = {
     "audit_log_bytes": "Size of a file of the audit log, bytes; a full one is renamed.",
     "audit_log_files": "Number of full files of the audit log that are kept.",
     "ports_file": "Write the ports to this file as JSON once the broker listens.",
+    "log_format": "Log lines as text, or each as a JSON object: time, level, logger, text, and fields such as group and tx_id.",
     "verbose": "Verbose logging.",
 }
 
@@ -123,6 +125,7 @@ _OWN: Final = {
     "insecure": _Own(bool, False, ("--insecure",)),
     "audit_log": _Own(Path | None, None, parser=path),
     "ports_file": _Own(Path | None, None, parser=path),
+    "log_format": _Own(LogFormat, LogFormat.TEXT),
     "verbose": _Own(bool, False, ("--verbose", "-v")),
 }
 _FIELDS: Final = {
@@ -150,7 +153,9 @@ def serve(**given: Any) -> None:
         settings=BrokerSettings(**_those_of(BrokerSettings, given)),
         **_those_of(BrokerConfig, given),
     )
-    raise typer.Exit(run(config, ports_file=given["ports_file"], verbose=given["verbose"]))
+    raise typer.Exit(
+        run(config, ports_file=given["ports_file"], verbose=given["verbose"], log_format=given["log_format"])
+    )
 
 
 def _those_of(kind: Any, given: dict[str, Any]) -> dict[str, Any]:

@@ -2,16 +2,19 @@
 
 import asyncio
 import http.client
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.in_process import Running, serving
 
 from halfmq.broker.http import metrics
 from halfmq.broker.metrics.counts import TIMED_ONE_IN
-from halfmq.broker.metrics.families import COUNTER, FAMILIES, NODE_LABELS, PROCESS, ROCKETMQ
+from halfmq.broker.metrics.families import COUNTER, FAMILIES, HISTOGRAM, NODE_LABELS, PROCESS, ROCKETMQ
 from halfmq.core.session import DiskSpace, Heartbeat
 
 #: The value of each series, by its name and its labels without those of the node.
@@ -113,6 +116,41 @@ async def test_names_beyond_the_maximum_are_summed_and_those_shown_stay(tmp_path
         assert value("rocketmq_half_messages", topic="_other") == 2
         assert value("halfmq_undecided_transactions", producer_group="_other") == 2
         assert value("halfmq_undecided_oldest_seconds", producer_group="_other") is not None
+
+
+#: Functions and labels of PromQL that queries here use, and Grafana's variables.
+_NAME = re.compile(r"\b((?:halfmq|rocketmq|process)_\w+)")
+DEPLOY = Path(__file__).parents[4] / "deploy"
+
+
+def queries() -> list[str]:
+    """Of the dashboard, and of the rules."""
+    dashboard = json.loads((DEPLOY / "grafana/halfmq.json").read_text())
+    found = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    found += [
+        variable["query"]["query"]
+        for variable in dashboard["templating"]["list"]
+        if isinstance(variable["query"], dict)
+    ]
+    rules = yaml.safe_load((DEPLOY / "prometheus/halfmq.rules.yml").read_text())
+    return found + [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+
+
+async def test_dashboard_and_rules_ask_for_names_that_there_are(tmp_path: Path) -> None:
+    async with serving(tmp_path, http_port=0) as running:
+        text = await text_of(running)
+    kinds = dict(line.split(" ")[2:4] for line in text.splitlines() if line.startswith("# TYPE "))
+    there = {name for name, kind in kinds.items() if kind != HISTOGRAM}
+    there |= {f"{name}_bucket" for name, kind in kinds.items() if kind == HISTOGRAM}
+    asked = {name for query in queries() for name in _NAME.findall(query)}
+    assert len(queries()) > 40
+    assert len(asked) > 30
+    assert asked - there == set()
+    for query in queries():
+        for labels in re.findall(r"\bby \(([^)]*)\)", query):
+            families = [FAMILIES[name.removesuffix("_bucket")] for name in _NAME.findall(query)]
+            known = {"instance", "le", *(label for family in families for label in family.labels)}
+            assert set(labels.split(", ")) <= known, query
 
 
 async def test_names_of_peers_forge_no_series(tmp_path: Path) -> None:
