@@ -183,3 +183,15 @@ async def test_scrapes_at_once_get_one_answer(tmp_path: Path) -> None:
         await running.client()
         texts = await asyncio.gather(*[text_of(running) for _ in range(8)])
         assert all(text.count("# TYPE halfmq_ready ") == 1 for text in texts)
+
+
+async def test_a_scrape_of_many_names_pauses_after_few(tmp_path: Path) -> None:
+    async with serving(tmp_path, http_port=0) as running:
+        client = await running.client()
+        for number in range(300):
+            await client.half(f"t{number}", b"x", unique=f"{number:032X}", group=f"G{number}")
+        assert running.broker._http is not None
+        scrape = running.broker._http.resources["/metrics"].respond.__self__._scrape  # type: ignore[attr-defined]
+        pauses = sum(1 for _ in scrape.of_state())
+        # Reading groups and topics in parts of 64, and writing ten families of 300 rows in parts of 100.
+        assert pauses > 2 * 300 // 64 + 10 * 3
