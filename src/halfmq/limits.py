@@ -231,6 +231,9 @@ CONNECTION_IDLE_MS: Final = 120_000
 CONNECTIONS_MAX: Final = 16_384
 #: Connections reserved for operators, at most a quarter of all; see ``broker.peers.connection_admission``.
 OPERATOR_PLACES: Final = 16
+#: Default and maximum of --metrics-names-max: each name has up to seven series, of some 150 bytes each in every scrape.
+METRICS_NAMES_MAX: Final = 1_000
+METRICS_NAMES_MOST: Final = 10_000
 #: Maximum HTTP connections; as many older ones may be closing.
 HTTP_CONNECTIONS_MAX: Final = 32
 #: Maximum producer and consumer groups of a connection. Real clients have a few.

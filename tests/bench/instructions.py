@@ -4,10 +4,12 @@ Counted by callgrind, so that a noisy machine gives the same figure. 32 transact
 at durability `memory`; what came in one read is one turn. What the clients send is recorded once, from the load of
 `halfmq bench tx`, and replayed to a broker that runs under callgrind: the load itself is not counted. Two replays, one longer
 than the other, take the start away. ``--user``: the connection is a user's, in a broker with users.
+``--metrics``: the broker has an HTTP port, and counts for ``/metrics``.
 """
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import pickle
@@ -79,23 +81,26 @@ class _Wire(asyncio.Transport):
     abort = close
 
 
-async def _broker(directory: Path, *, has_users: bool) -> Broker:
+async def _broker(directory: Path, *, has_users: bool, has_metrics: bool = False) -> Broker:
     # No clock decides where a turn ends, or when indexes are written.
     for bound in ("INTAKE_TURN_S", "INTAKE_ALL_TURN_S", "SEQUENCER_TURN_S", "INDEX_WAIT_S"):
         setattr(limits, bound, 1e6)
     config = BrokerConfig(
         data=directory, port=0, name_port=0, vip_channel=False, durability=Durability.MEMORY, segment_bytes=1 << 28,
         secrets_key_file=directory.with_name(f"{directory.name}.key") if has_users else None,
+        http_port=0 if has_metrics else None,
     )  # fmt: skip
     broker = Broker(config, RealDisk(), SystemClock(), SystemEntropy(), asyncio.get_running_loop())
     await broker.start()
     broker._maintenance.stop()  # it works by the clock, so a slower run would count more of it
+    gc.collect()  # as ``broker.process``: what a start made, and the modules that it imported, are not traversed again and again
+    gc.freeze()
     return broker
 
 
 def _connection(broker: Broker) -> Connection:
     """One that has logged in, if the broker has users."""
-    connection = Connection(broker._gateway, broker._peers.next_number())
+    connection = broker._gateway.connection(broker._peers.next_number())
     if broker._users is not None:
         plan = Plan()
         user = User((), "", (f"send:topic:{plan.topic}", f"send:group:{plan.group}", "administer:broker"))
@@ -129,9 +134,9 @@ async def record(directory: Path, *, has_users: bool) -> list[bytes]:
     return reads
 
 
-async def replay(directory: Path, reads: list[bytes], *, has_users: bool) -> int:
+async def replay(directory: Path, reads: list[bytes], *, has_users: bool, has_metrics: bool) -> int:
     """Gives a broker ``reads``, one turn each; returns how many transactions were committed."""
-    broker = await _broker(directory, has_users=has_users)
+    broker = await _broker(directory, has_users=has_users, has_metrics=has_metrics)
     connection = _connection(broker)
     connection.connection_made(_Wire(asyncio.get_running_loop(), lambda data: None))
     for data in reads:
@@ -152,17 +157,17 @@ def ran(arguments: Sequence[object], under: Sequence[str] = ()) -> subprocess.Co
     return done
 
 
-def counted(turns: int, reads: Path, directory: Path, user: Sequence[str]) -> tuple[int, int]:
+def counted(turns: int, reads: Path, directory: Path, options: Sequence[str]) -> tuple[int, int]:
     """(instructions, committed transactions) of a process that replays the first ``turns`` of ``reads``."""
-    done = ran(["--replay", reads, "--turns", turns, "--directory", directory, *user], _CALLGRIND)
+    done = ran(["--replay", reads, "--turns", turns, "--directory", directory, *options], _CALLGRIND)
     found = re.search(r"Collected : (\d+)", done.stderr)
     assert found is not None, done.stderr
     return int(found[1]), int(done.stdout)
 
 
-def measure(*, has_users: bool = False) -> dict[str, Any]:
+def measure(*, has_users: bool = False, has_metrics: bool = False) -> dict[str, Any]:
     """``instructions`` of the broker for each committed transaction."""
-    user = ["--user"] if has_users else []
+    options = [*(["--user"] if has_users else ()), *(["--metrics"] if has_metrics else ())]
     if shutil.which("valgrind") is None:
         raise SystemExit(
             "valgrind counts the instructions and is missing. On Debian or Ubuntu: apt-get install valgrind"
@@ -170,11 +175,11 @@ def measure(*, has_users: bool = False) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as made:
         directory = Path(made)
         reads = directory / "reads"
-        ran(["--record", reads, "--directory", directory / "recorded", *user])
-        ran(["--replay", reads, "--turns", 1, "--directory", directory / "compiled", *user])
+        ran(["--record", reads, "--directory", directory / "recorded", *options])
+        ran(["--replay", reads, "--turns", 1, "--directory", directory / "compiled", *options])
         with ThreadPoolExecutor(2) as both:
             few, many = both.map(
-                lambda turns: counted(turns, reads, directory / str(turns), user), (FEW_TURNS, MANY_TURNS)
+                lambda turns: counted(turns, reads, directory / str(turns), options), (FEW_TURNS, MANY_TURNS)
             )
     transactions = many[1] - few[1]
     return {
@@ -190,16 +195,20 @@ def main() -> None:
     parser.add_argument("--replay", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--turns", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--user", action="store_true", help="the connection is a user's")
+    parser.add_argument("--metrics", action="store_true", help="the broker has an HTTP port, and counts")
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.record is not None:
         arguments.record.write_bytes(pickle.dumps(asyncio.run(record(arguments.directory, has_users=arguments.user))))
         return
     if arguments.replay is None:
-        print(json.dumps(measure(has_users=arguments.user)))
+        print(json.dumps(measure(has_users=arguments.user, has_metrics=arguments.metrics)))
         return
     reads = pickle.loads(arguments.replay.read_bytes())
-    print(asyncio.run(replay(arguments.directory, reads[: arguments.turns], has_users=arguments.user)), flush=True)
+    replayed = replay(
+        arguments.directory, reads[: arguments.turns], has_users=arguments.user, has_metrics=arguments.metrics
+    )
+    print(asyncio.run(replayed), flush=True)
     os._exit(0)  # to end in order costs more the more there is
 
 

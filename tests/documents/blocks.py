@@ -83,6 +83,10 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("while markers.prune", By(f"{_PROGRAMS}::test_the_database_page_is_one_program")),
         ("inbox = Inbox(metadata)", By(f"{_PROGRAMS}::test_the_database_page_is_one_program")),
     ),
+    "docs/metrics.md": (
+        ("halfmq serve", Not("runs until it is stopped; tests/scenarios/test_prometheus.py starts it, on free ports")),
+        ('{"time":', Not("a line as it was written; tests/unit/broker/test_log_output.py reads such lines")),
+    ),
     "docs/outbox.md": (
         ("import asyncio", By(f"{_OUTBOX}::test_the_ten_minutes")),
         ("$ halfmq db init shop:app", By(f"{_OUTBOX}::test_the_ten_minutes")),

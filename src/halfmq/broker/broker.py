@@ -21,7 +21,9 @@ from halfmq.broker.config import BrokerConfig, TlsMode, check_caps, packed_host
 from halfmq.broker.first_token import remove_token, write_token
 from halfmq.broker.http.resources import Health
 from halfmq.broker.listener import Bind, PortPlan, PortTls, bind
+from halfmq.broker.log_output import FIELDS
 from halfmq.broker.maintenance import Maintenance
+from halfmq.broker.metrics.counts import Counts
 from halfmq.broker.offload import Offload, ThreadOffload
 from halfmq.broker.peers.peer import Peer
 from halfmq.broker.peers.peers import Peers
@@ -81,6 +83,7 @@ from halfmq.runtime.sealing import load_key
 from halfmq.runtime.tls import tls_context
 from halfmq.store.group_flush import Job, Syncer
 from halfmq.store.store import Store
+from halfmq.wire.remoting.codes import code_name, response_name
 
 if TYPE_CHECKING:
     from halfmq.broker.http.door import HttpFrontDoor
@@ -141,7 +144,9 @@ class Broker:
             outgoing_bytes_max=config.outgoing_bytes_max,
             connections_per_address_max=config.connections_per_address_max,
         )
-        self._gateway = Gateway(self._peers, loop.time)
+        #: None: nobody can ask for metrics, so that nothing is counted.
+        self._counts = Counts(clock.elapsed_s) if config.http_port is not None else None
+        self._gateway = Gateway(self._peers, loop.time, self._counts.requests if self._counts is not None else None)
         self._sequencer: Sequencer
         self._members: Members
         self._stop_sequencer: Callable[[], None] = lambda: None
@@ -293,6 +298,8 @@ class Broker:
             sequencer, groups, time, peers, on_unsupported=gateway.unsupported_requests.subscription
         )
         traffic = Traffic(lambda: store.queues.entries_written, time.now_ms())
+        if self._counts is not None:
+            self._begin_metrics(self._counts, store, slow_sync, traffic, comparisons, time)
         self._pulls.on_given = traffic.note
         self._begin_users(sequencer, time)
         self._handlers = commands.bind(Parts(
@@ -309,6 +316,41 @@ class Broker:
             self.config, sequencer, store, self._loop, self._offload, time, slow_sync, self._fatal
         )
         self._maintenance.every("traffic", SAMPLE_MS, lambda: traffic.sample(time.now_ms()))
+
+    def _begin_metrics(
+        self,
+        counts: Counts,
+        store: Store,
+        slow_sync: SlowSync,
+        traffic: Traffic,
+        comparisons: Comparisons,
+        time: BrokerTime,
+    ) -> None:
+        """Count from now on, and serve ``/metrics``."""
+        # Its library is installed with the server, and is loaded by brokers with an HTTP port only.
+        from halfmq.broker.http.metrics import MetricsResource
+        from halfmq.broker.metrics.scrape import UNKNOWN_CODE, BrokerFigures, Scrape
+
+        assert self._http is not None
+        sequencer, syncs = self._sequencer, counts.syncs
+        sequencer.on_durable_batches = counts.records.note
+        traffic.delivered_by_pair = {}
+
+        def began() -> None:
+            slow_sync.began()
+            syncs.began()
+
+        def ended() -> None:
+            syncs.ended()
+            slow_sync.ended()
+
+        store.on_sync_began, store.on_sync_ended = began, ended
+        figures = BrokerFigures(
+            store, traffic, comparisons, time, counts, lambda: len(self._peers.connected), self._health.why_not,
+            lambda code: "UNKNOWN" if code == UNKNOWN_CODE else code_name(code), response_name, self.config.durability.value, self.config.disk_reserve_bytes,
+        )  # fmt: skip
+        scrape = Scrape(sequencer, figures, self.config.metrics_names_max)
+        MetricsResource(self._http, scrape, sequencer, self._clock.elapsed_s)
 
     def _begin_users(self, sequencer: Sequencer, time: BrokerTime) -> None:
         """Before the commands are bound, which need the users.
@@ -386,6 +428,7 @@ class Broker:
                 log.warning(
                     "the verdict on transaction %s of group %s will not be compared with its marker: there is no space to remember "
                     "it; see `halfmq tx damaged`", effect.tx_id, effect.group,
+                    extra={FIELDS: {"group": effect.group, "tx_id": effect.tx_id}},
                 )  # fmt: skip
             elif type(effect) is OffsetNotStored and self._not_stored.is_due("offset"):
                 log.warning(
@@ -393,6 +436,7 @@ class Broker:
                     "either. Topics, groups, their limits and offsets fill the base record at the head of a segment. After a "
                     "restart such a group begins at the beginning; delete topics to free space",
                     effect.group, effect.queue_id, effect.topic,
+                    extra={FIELDS: {"group": effect.group, "topic": effect.topic, "queue": effect.queue_id}},
                 )  # fmt: skip
         self._check_polls.answer_served()
 

@@ -58,6 +58,8 @@ class BrokerConfig:
     name_port: int = NAME_PORT
     #: Port for health and undecided transactions over HTTP; 0: any free port; None: no HTTP.
     http_port: int | None = None
+    #: Names of each kind (topics, groups, queries) with series of their own in ``/metrics``; others are summed.
+    metrics_names_max: int = limits.METRICS_NAMES_MAX
     #: Further names under which clients address the HTTP port, as a proxy's or a service's.
     http_host_names: tuple[str, ...] = ()
     #: Also listen on ``port`` - 2, if that is free (RocketMQ ``fastListenPort``).
@@ -250,6 +252,7 @@ def _number_rules(config: BrokerConfig) -> Iterator[_Rule]:
         (settings.dedup_window_ms, 0, "the deduplication window must not be negative", "0 disables deduplication"),
         (min(config.retention_ms, config.retention_bytes, config.copy_again_ms), 0, "the retention must not be negative", "0 keeps everything"),
         (config.audit_log_bytes, _AUDIT_BYTES_MIN, "audit log of {} bytes not possible", "{least} or more, which is 1 MiB"),
+        (config.metrics_names_max, 0, "{} names in metrics at most not possible", "0 or more"),
         (config.audit_log_files, 0, "{} older files of the audit log not possible", "0 or more"),
         (config.hold_bytes or 0, 0, "--hold-bytes must not be negative", "0: until the disk is nearly full"),
     ):  # fmt: skip
@@ -262,6 +265,10 @@ def _number_rules(config: BrokerConfig) -> Iterator[_Rule]:
         (settings.dedup_window_ms, year_ms, "deduplication window", _YEAR),
     ):
         yield _Rule(value > most, f"{name} {value} ms not possible", hint.format(most=most, interval_max=most))
+    yield _Rule(
+        config.metrics_names_max > limits.METRICS_NAMES_MOST,
+        f"{config.metrics_names_max} names in metrics at most not possible", f"at most {limits.METRICS_NAMES_MOST}",
+    )  # fmt: skip
     yield _Rule(
         config.audit_log_files > _AUDIT_FILES_MOST,
         f"{config.audit_log_files} older files of the audit log not possible", f"at most {_AUDIT_FILES_MOST}",

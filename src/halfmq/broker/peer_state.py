@@ -280,7 +280,16 @@ TABLE: Final = (
         "a day; counted anew beyond the maximum",
         (
             "broker.services.traffic:Traffic._samples", "broker.services.traffic:Traffic._span", "broker.services.traffic:Traffic._tens",
-            "broker.services.traffic:Traffic._minutes", "broker.services.traffic:Traffic._hours", "broker.services.traffic:Traffic._delivered_to",
+            "broker.services.traffic:Traffic._minutes", "broker.services.traffic:Traffic._hours", "broker.services.traffic:Traffic._delivered_to", "broker.services.traffic:Traffic.delivered_by_pair",
+        ),
+    ),
+    PeerState(
+        "series of metrics", "all clients", "`--metrics-names-max`; topics that exist; `BEGAN_MAX` requests of a connection",
+        f"{NOT_SHARED}: what is beyond the maximum is summed",
+        "its name is gone, or its connection",
+        (
+            "broker.metrics.shown_names:ShownNames._shown", "broker.metrics.counts:RecordCounts.committed_messages",
+            "broker.remoting.gateway:CountedConnection.began", "core.state:SessionState.rolled_back", "broker.http.metrics:MetricsResource._waiting",
         ),
     ),
     PeerState(
@@ -297,6 +306,7 @@ TABLE: Final = (
 
 #: Containers that no peer makes grow: parts of the broker, and what lives for one step of it.
 OF_THE_BROKER: Final = frozenset({
+    "broker.metrics.counts:RequestCounts.kinds", "broker.metrics.counts:RequestKind.others",
     "broker.broker:Broker._handlers", "broker.http.door:HttpFrontDoor.resources", "broker.listener:Listener._sockets",
     "broker.maintenance:Maintenance._timers", "broker.ports:BoundPorts._bound", "broker.remoting.gateway:Gateway.handlers", "broker.remoting.gateway:Gateway.pushes",
     "broker.remoting.gateway:Gateway._commands", "broker.remoting.gateway:Gateway._fields_of",

@@ -19,7 +19,7 @@ from halfmq import limits
 from halfmq.broker.broker import Broker, Ports
 from halfmq.broker.config import AUDIT_NAME, BrokerConfig, zone_of
 from halfmq.broker.descriptors import connections_that_fit
-from halfmq.broker.log_output import LogOutput
+from halfmq.broker.log_output import LogFormat, LogOutput
 from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreFull, UsageError
 from halfmq.model.address import Address
 from halfmq.runtime.allocator import keep_freed_memory
@@ -40,9 +40,16 @@ _GROUP_IDS_MAX = (1 << 32) - 1
 _NOT_FOREIGN = frozenset({"lost+found", LOCK_NAME, f"{STORE_JSON}.new", AUDIT_NAME})
 
 
-def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool = False) -> int:
+def run(
+    config: BrokerConfig,
+    *,
+    ports_file: Path | None = None,
+    verbose: bool = False,
+    log_format: LogFormat = LogFormat.TEXT,
+) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Returns the exit code."""
-    output = LogOutput(sys.__stderr__.fileno() if sys.__stderr__ is not None else os.open(os.devnull, os.O_WRONLY))
+    fd = sys.__stderr__.fileno() if sys.__stderr__ is not None else os.open(os.devnull, os.O_WRONLY)
+    output = LogOutput(fd, log_format=log_format)
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[output])
     keep_freed_memory(limits.FREED_BYTES_KEPT)
     status = 2

@@ -184,6 +184,8 @@ class Sequencer:
         self.pace = _TurnPace(clock)
         #: Called after each turn.
         self.on_turn: Callable[[], None] = lambda: None
+        #: Called with batches when they are durable and published; None: nobody counts them.
+        self.on_durable_batches: Callable[[list[Batch]], None] | None = None
         #: Turns with withheld replies, in log order.
         self._held: deque[_Turn] = deque()
         #: Whether the indexes lag behind the released replies because the disk is full.
@@ -427,6 +429,8 @@ class Sequencer:
                 return
             self._staged = 0
             self.engine.note(Published(published, due[-1].end))
+            if self.on_durable_batches is not None:
+                self.on_durable_batches(batches)
             if published < due[-1].end or self.indexes_lag:
                 self._follow_late(published, due)
             elif self._store.indexes_wait and not self._write_scheduled:

@@ -8,6 +8,7 @@ import typer
 
 from halfmq import limits
 from halfmq.broker.config import RETENTION_MS, BrokerConfig
+from halfmq.broker.log_output import LogFormat
 from halfmq.cli.exit_status import exit_text
 from halfmq.cli.main import path, with_options
 from halfmq.model.settings import BrokerSettings
@@ -28,7 +29,8 @@ _HELP: Final = {
     ),
     "port": "Port of the broker; 0: any free port.",
     "name_port": "Port of the name server; 0: any free port.",
-    "http_port": "Port for GET /health and GET /transactions/undecided; 0: any free port. Default: no HTTP.",
+    "http_port": "Port for GET /metrics, /healthz, /readyz and /transactions/undecided; 0: any free port. Default: no HTTP.",
+    "metrics_names_max": "Topics, groups and queries, of each kind, that have series of their own in /metrics; others are summed as _other.",
     "http_host_name": (
         "Further name under which clients address the HTTP port, such as a proxy's or a service's; may be repeated. Addresses, localhost,"
         " the machine's name, and the names in --host and --advertise-host need none."
@@ -95,6 +97,7 @@ _HELP: Final = {
     "audit_log_bytes": "Size of a file of the audit log, bytes; a full one is renamed.",
     "audit_log_files": "Number of full files of the audit log that are kept.",
     "ports_file": "Write the ports to this file as JSON once the broker listens.",
+    "log_format": "Log lines as text, or each as a JSON object: time, level, logger, text, and fields such as group and tx_id.",
     "verbose": "Verbose logging.",
 }
 
@@ -122,6 +125,7 @@ _OWN: Final = {
     "insecure": _Own(bool, False, ("--insecure",)),
     "audit_log": _Own(Path | None, None, parser=path),
     "ports_file": _Own(Path | None, None, parser=path),
+    "log_format": _Own(LogFormat, LogFormat.TEXT),
     "verbose": _Own(bool, False, ("--verbose", "-v")),
 }
 _FIELDS: Final = {
@@ -149,7 +153,9 @@ def serve(**given: Any) -> None:
         settings=BrokerSettings(**_those_of(BrokerSettings, given)),
         **_those_of(BrokerConfig, given),
     )
-    raise typer.Exit(run(config, ports_file=given["ports_file"], verbose=given["verbose"]))
+    raise typer.Exit(
+        run(config, ports_file=given["ports_file"], verbose=given["verbose"], log_format=given["log_format"])
+    )
 
 
 def _those_of(kind: Any, given: dict[str, Any]) -> dict[str, Any]:

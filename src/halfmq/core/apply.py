@@ -220,6 +220,7 @@ def _released(state: State, record: Released) -> None:
         delayed = state.delayed.pop(ref.first_offset, None)
         if delayed is not None:
             topic.derived.pending -= 1
+            topic.derived.delayed -= 1
             forget_copy(state, delayed)
     heap = state.derived.delayed_heap
     while heap and heap[0][1] not in state.delayed:

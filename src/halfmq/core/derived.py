@@ -175,7 +175,9 @@ def add_delayed(state: State, delayed: Delayed) -> None:
     """Enter a delayed message, new or copied to another place."""
     before = state.delayed.get(delayed.first_offset)
     if before is None:
-        state.topics_by_id[delayed.topic_id].derived.pending += 1
+        of_topic = state.topics_by_id[delayed.topic_id].derived
+        of_topic.pending += 1
+        of_topic.delayed += 1
         heappush(state.derived.delayed_heap, (delayed.due_ms, delayed.first_offset))
     else:
         forget_copy(state, before)

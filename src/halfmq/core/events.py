@@ -30,6 +30,12 @@ class UnknownReceived(NamedTuple):
     remark: str
 
 
+class HalvesRolledBack(NamedTuple):
+    """Halves of these topics, by their ids, were rolled back; a topic once for each half. A statistic."""
+
+    topics: tuple[int, ...]
+
+
 class CheckCancelled(NamedTuple):
     """The transaction was settled: no response is awaited."""
 
@@ -199,7 +205,7 @@ class CopiedForward(NamedTuple):
 
 
 DecisionEvent = (
-    QueueChosen | UnknownReceived | CheckCancelled | ChecksSent | CheckWaits | CheckFailed | ParkedResumed | PolicyExamined | PolicyChanged
+    QueueChosen | UnknownReceived | HalvesRolledBack | CheckCancelled | ChecksSent | CheckWaits | CheckFailed | ParkedResumed | PolicyExamined | PolicyChanged
     | OffsetReported | OffsetLogged | OffsetRefused | OffsetsDrained | QueuesLocked | QueuesUnlocked | TopicRemoved | ConsumerGroupRemoved
     | CopiedForward
 )  # fmt: skip

@@ -17,6 +17,7 @@ from halfmq.core.events import (
     CopiedForward,
     DecisionEvent,
     DelayedPostponed,
+    HalvesRolledBack,
     LocksExpired,
     OffsetLogged,
     OffsetRefused,
@@ -360,6 +361,17 @@ def _queue_chosen(state: State, event: QueueChosen) -> None:
     state.topics_by_id[event.topic_id].session.round_robin_index += 1
 
 
+def _halves_rolled_back(state: State, event: HalvesRolledBack) -> None:
+    counts = state.session.rolled_back
+    for topic_id in event.topics:
+        counts[topic_id] = counts.get(topic_id, 0) + 1
+
+
+def _topic_removed(state: State, event: TopicRemoved) -> None:
+    forget_topic(state, event)
+    state.session.rolled_back.pop(event.topic_id, None)
+
+
 def _group_gone(state: State, event: ConsumerGroupRemoved) -> None:
     forget_locks(state, event.group)
     if event.with_offsets:
@@ -384,6 +396,7 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | Non
     TimePassed: _time_passed,
     QueueChosen: _queue_chosen,
     UnknownReceived: note_unknown,
+    HalvesRolledBack: _halves_rolled_back,
     CheckCancelled: note_check_cancelled,
     ChecksSent: note_asked,
     CheckWaits: note_waiting,
@@ -398,7 +411,7 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | Non
     LocksExpired: note_run_out,
     QueuesLocked: note_locked,
     QueuesUnlocked: note_unlocked,
-    TopicRemoved: forget_topic,
+    TopicRemoved: _topic_removed,
     ConsumerGroupRemoved: _group_gone,
     DelayedPostponed: note_postponed,
     TrimStarted: start_search,

@@ -230,11 +230,12 @@ class Query:
 class TopicDerived:
     """Computed from the messages of a topic."""
 
-    __slots__ = ("groups", "pending", "sent")
+    __slots__ = ("delayed", "groups", "pending", "sent")
 
     def __init__(self) -> None:
-        #: Undecided halves and delayed messages of this topic.
+        #: Undecided halves and delayed messages of this topic; and how many of them are delayed messages.
         self.pending = 0
+        self.delayed = 0
         #: Consumer groups that have, or were refused, an offset in it. Some no longer exist.
         self.groups: dict[str, None] = {}
         #: Unique id -> the newest message of ``State.sent`` with that id.
@@ -568,6 +569,9 @@ class SessionState:
     __slots__ = (
         "answered",
         "asking",
+        "checks_sent",
+        "checks_undelivered",
+        "checks_unknown",
         "consumers",
         "consumes",
         "copy_progress",
@@ -587,6 +591,7 @@ class SessionState:
         "offsets_to_log",
         "produces",
         "published",
+        "rolled_back",
         "sender",
     )  # fmt: skip
 
@@ -604,6 +609,12 @@ class SessionState:
         #: other since; check again before use. A group without a producer returns when one registers or polls; a group at its limit of
         #: checks in flight returns with a response or when one is overdue.
         self.asking: dict[str, None] = {}
+        #: Checks sent, those of them that reached nobody, and answers UNKNOWN to them; and halves that were rolled back, by topic id.
+        #: Statistics, which no decision uses.
+        self.checks_sent = 0
+        self.checks_undelivered = 0
+        self.checks_unknown = 0
+        self.rolled_back: dict[int, int] = {}
         self.consumers: dict[str, ConsumerSession] = {}
         #: Number of queue locks of all groups, and time of the last search for expired ones, ms.
         self.locks_held = 0

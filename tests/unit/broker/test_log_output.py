@@ -1,5 +1,6 @@
 """Nobody waits for whoever should read the log, and what peers chose cannot forge lines in it."""
 
+import json
 import logging
 import os
 import threading
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from halfmq import limits
-from halfmq.broker.log_output import LogOutput, OneLine, one_line
+from halfmq.broker.log_output import FIELDS, LogFormat, LogOutput, OneLine, one_line
 
 LINE = "x" * 200
 
@@ -146,3 +147,30 @@ def test_a_traceback_has_lines_of_its_own_and_its_error_none() -> None:
     assert text.splitlines()[0] == r"what a\nb"
     assert "  ValueError: bad" in text
     assert all(line.startswith("  ") for line in text.splitlines()[1:])
+
+
+def test_as_json_each_line_is_an_object_whatever_is_logged(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    output = LogOutput(writing, log_format=LogFormat.JSON)
+    logger = logger_of(output, "json")
+    logger.warning(
+        "group %s", "a\nb\x1b[2K\u202e", extra={FIELDS: {"group": "a\nb", "check_count": 3, "tx_id": "x" * 100_000}}
+    )
+    try:
+        raise ValueError("no\nline")
+    except ValueError:
+        logger.exception("it failed")
+    logger.info("%d", "no number")
+    output.say_last("halfmq: the end")
+    assert output.end()
+    os.close(writing)
+    lines = read_all(reading)
+    assert all(line.isprintable() for line in lines)
+    warned, failed, broken, last = map(json.loads, lines)
+    assert (warned["level"], warned["logger"], warned["text"]) == ("WARNING", "test.json", "group a\nb\x1b[2K\u202e")
+    assert (warned["group"], warned["check_count"]) == ("a\nb", 3)
+    assert len(warned["tx_id"]) < 2 * limits.LOG_LINE_CHARS_MAX
+    assert warned["time"][-6:] == "+00:00"
+    assert (failed["text"], "ValueError" in failed["traceback"]) == ("it failed", True)
+    assert "could not be formatted" in broken["text"]
+    assert last["text"] == "halfmq: the end"

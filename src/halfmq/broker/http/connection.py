@@ -26,8 +26,15 @@ HEADERS_MAX: Final = 64
 #: Maximum time from the last response to the next complete request, s; also that of an idle connection.
 REQUEST_TIMEOUT_S: Final = 15.0
 
-#: Takes the status and a value for JSON. Called once, on the loop; the connection may be closed by then.
+#: Takes the status and a value for JSON, or a Text. Called once, on the loop; the connection may be closed by then.
 Answer = Callable[[int, object], None]
+
+
+class Text(NamedTuple):
+    """A body that is not JSON, as it is sent."""
+
+    content_type: str
+    body: bytes
 
 
 class HttpRequest(NamedTuple):
@@ -159,9 +166,12 @@ class HttpConnection(Peer):
     def _answer(self, status: int, told: object, *, close: bool = False) -> None:
         if not self.is_open or self.transport.is_closing():
             return
-        body = printable_json(msgspec.json.encode(told))  # people look at it with curl
+        if isinstance(told, Text):
+            kind, body = told
+        else:  # people look at it with curl
+            kind, body = "application/json", printable_json(msgspec.json.encode(told))
         headers = [
-            ("Content-Type", "application/json"),
+            ("Content-Type", kind),
             ("Cache-Control", "no-store"),
             ("Content-Length", str(len(body))),
         ]

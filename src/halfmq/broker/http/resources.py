@@ -27,15 +27,22 @@ class Health:
 
     def why_not(self) -> str:
         """Why requests are refused or not answered; empty if they are served. It contains nothing that a crash could revert."""
-        if self._sequencer.failed is not None:
-            return f"failed: {self._sequencer.failed}"
-        if self.draining:
-            return "draining: this broker is stopping"
-        if self._sequencer.waits_for_space:
-            return "disk full: replies are withheld"
-        if self._sequencer.view.session.disk_full:
-            return "disk full: new messages are refused, verdicts are not"
-        return ""
+        return next(iter(self.reasons()), "")
+
+    def failure(self) -> str:
+        """Why the broker has to stop; empty if it does not."""
+        return f"failed: {self._sequencer.failed}" if self._sequencer.failed is not None else ""
+
+    def reasons(self) -> list[str]:
+        """All reasons of ``why_not``, the most important one first."""
+        waits = self._sequencer.waits_for_space
+        is_full = self._sequencer.view.session.disk_full
+        return [
+            *([self.failure()] if self.failure() else ()),
+            *(["draining: this broker is stopping"] if self.draining else ()),
+            *(["disk full: replies are withheld"] if waits else ()),
+            *(["disk full: new messages are refused, verdicts are not"] if is_full and not waits else ()),
+        ]
 
 
 class _GroupPageFields(PageFields, gc=False):
@@ -60,6 +67,8 @@ class Resources:
         door.resources |= {
             # A probe has no user.
             "/health": Route(Access(), Fields, self.health),
+            "/healthz": Route(Access(), Fields, self.healthz),
+            "/readyz": Route(Access(), Fields, self.readyz),
             "/transactions/undecided": Route(
                 Access((InField(Right.DESCRIBE, Scope.GROUP, "group"),)), _GroupPageFields, self.undecided
             ),
@@ -72,6 +81,16 @@ class Resources:
         answer(503, {"serving": False, "reason": reason}) if reason else answer(
             200, {"serving": True, "damaged": self._comparisons.findings}
         )
+
+    def healthz(self, parameters: Fields, answer: Answer) -> None:
+        """``GET /healthz``: 503 if only a restart helps. A full disk or a drain is none of that: restarting would make it worse."""
+        reason = self._health.failure()
+        answer(503, {"alive": False, "reason": reason}) if reason else answer(200, {"alive": True})
+
+    def readyz(self, parameters: Fields, answer: Answer) -> None:
+        """``GET /readyz``: 503 while new messages should not be sent here, with every reason. The store is open when the port is."""
+        reasons = self._health.reasons()
+        answer(503 if reasons else 200, {"ready": not reasons, "reasons": reasons})
 
     def undecided(self, parameters: _GroupPageFields, answer: Answer) -> None:
         """Responds when a crash can no longer revert anything on the page (promise 5)."""

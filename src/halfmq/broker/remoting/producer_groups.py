@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import asdict
 
+from halfmq.broker.log_output import FIELDS
 from halfmq.broker.remoting.gateway import Connection
 from halfmq.broker.remoting.handlers import Handlers, Parts
 from halfmq.broker.services.actors import actor
@@ -111,4 +112,8 @@ def log_policy_action(acted: PolicyActed) -> None:
     """Log what a policy did to a transaction."""
     what = "rolled back" if acted.rolled_back else "parked"
     why = f"after {acted.checks} checks" if acted.because is ParkedBecause.CHECKS else "because of its age"
-    log.warning("transaction %s of group %s: %s by the check policy, %s", acted.tx_id, acted.group, what, why)
+    fields = {"group": acted.group, "tx_id": acted.tx_id, "check_count": acted.checks}
+    log.warning(
+        "transaction %s of group %s: %s by the check policy, %s", acted.tx_id, acted.group, what, why,
+        extra={FIELDS: fields},
+    )  # fmt: skip

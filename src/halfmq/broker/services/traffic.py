@@ -65,6 +65,9 @@ class Traffic:
         self._hours: deque[dict[Pair, int]] = deque(maxlen=24)
         self._spans = 0
         self._delivered_to: dict[tuple[str, int, int], int] = {}
+        #: Messages delivered since the start, of the first ``PAIRS_MAX`` pairs; None: nobody asks. And of all other pairs.
+        self.delivered_by_pair: dict[Pair, int] | None = None
+        self.delivered_elsewhere = 0
 
     @property
     def published(self) -> int:
@@ -80,10 +83,22 @@ class Traffic:
         span = self._span
         if pair in span or len(span) < PAIRS_MAX:
             span[pair] = span.get(pair, 0) + count
+        totals = self.delivered_by_pair
+        if totals is not None:
+            if pair in totals or len(totals) < PAIRS_MAX:
+                totals[pair] = totals.get(pair, 0) + count
+            else:
+                self.delivered_elsewhere += count
         delivered_to = self._delivered_to
         if len(delivered_to) >= DELIVERED_TO_MAX:
             delivered_to.clear()  # the next pulls fill it again
         delivered_to[group, topic_id, queue_id] = next_offset
+
+    def forget(self, exists: Callable[[Pair], bool]) -> None:
+        """Forget what was delivered to pairs that no longer exist."""
+        totals = self.delivered_by_pair or {}
+        for pair in [pair for pair in totals if not exists(pair)]:
+            del totals[pair]
 
     def delivered_to(self, group: str, topic_id: int, queue_id: int) -> int:
         """Offset after the last message of the queue that was delivered to the group; 0: unknown."""

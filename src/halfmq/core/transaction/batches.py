@@ -28,7 +28,7 @@ from halfmq import limits
 from halfmq.core.commands import DecideBatch, FindDecision, PrepareBatch, Winner
 from halfmq.core.copies import copy_half, step_bytes
 from halfmq.core.decision import NOTHING, BatchDecided, Decision, DecisionFound, Done, Refused, Sent, Why, refuse
-from halfmq.core.events import CheckCancelled
+from halfmq.core.events import DecisionEvent
 from halfmq.core.queues.delay import delays_refusal
 from halfmq.core.state import ProducerGroup, Query, State, Topic, Undecided, next_offset, place_of
 from halfmq.core.topics import PERMISSION_WRITE, first_use
@@ -39,6 +39,7 @@ from halfmq.core.transaction.machine import (
     OTHER_USER,
     already_settled,
     check_cancelled,
+    halves_rolled_back,
     roll_back,
     settled_earlier,
     still_undecided,
@@ -79,7 +80,7 @@ def decide_prepare_batch(state: State, command: PrepareBatch, now_ms: int) -> De
     if state.session.disk_full:
         return Decision(NOTHING, DISK_FULL)
     records: list[Record] = []
-    events: list[CheckCancelled] = []
+    events: list[DecisionEvent] = []
     offset = next_offset(state)
     topic = state.topics_by_name.get(command.topic)
     if topic is None:
@@ -103,7 +104,7 @@ def decide_prepare_batch(state: State, command: PrepareBatch, now_ms: int) -> De
         for other in superseded(state, batch, up_to=-1):
             rolled_back = roll_back(other, DecidedBy.PRODUCER, offset, command.user)
             records.append(rolled_back)
-            events += check_cancelled(state.producer_groups[other.group], other.tx_id)
+            events += halves_rolled_back(other), *check_cancelled(state.producer_groups[other.group], other.tx_id)
             offset += rolled_back.size
     record = HalfBatch(
         offset, size, topic.topic_id, command.queue_id, state.next_half_index, command.group, command.tx_id, facts,
@@ -286,14 +287,14 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
     if copies:
         return Decision(tuple(copies), Done(again=True))
     records: list[Record] = []
-    events: list[CheckCancelled] = []
+    events: list[DecisionEvent] = []
     offset = next_offset(state)
     for other in superseded(state, batch, up_to=_last_of(command)):
         if other is known:
             continue
         rolled_back = roll_back(other, DecidedBy.PRODUCER, offset, command.user)
         records.append(rolled_back)
-        events += check_cancelled(state.producer_groups[other.group], other.tx_id)
+        events += halves_rolled_back(other), *check_cancelled(state.producer_groups[other.group], other.tx_id)
         offset += rolled_back.size
     halves = sorted(known.halves, key=lambda half: won.get(half.attempt, -1)) if known is not None else ()
     forgotten = make_space_for_decision(state, query, offset) if query is not None else None

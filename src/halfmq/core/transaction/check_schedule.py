@@ -301,6 +301,7 @@ def note_asked(state: State, event: ChecksSent) -> None:
         group.session.due.popleft()
     for _ in range(event.early):
         group.session.early.popleft()
+    state.session.checks_sent += len(event.asked)
     for tx_id, connection in event.asked:
         _forget_delivered(group, tx_id)
         group.session.in_flight.pop(tx_id, None)
@@ -328,7 +329,8 @@ def note_unknown(state: State, event: UnknownReceived) -> None:
     """The response to the check arrived: it is no longer in flight, and ``story`` shows its time and remark."""
     group = state.producer_groups.get(event.group)
     if group is not None:
-        group.session.in_flight.pop(event.tx_id, None)
+        if group.session.in_flight.pop(event.tx_id, None) is not None:
+            state.session.checks_unknown += 1
         take_turn(state, group)
         group.session.last_unknown[event.tx_id] = LastUnknown(event.now_ms, event.remark)
 
@@ -346,6 +348,7 @@ def note_failed(state: State, event: CheckFailed) -> None:
     """The check reached nobody: it is no longer in flight, and a closed connection gets no more. A record of the decision makes it due
     again.
     """
+    state.session.checks_undelivered += 1
     group = state.producer_groups.get(event.group)
     if group is None:
         return

@@ -35,7 +35,7 @@ from halfmq.core.commands import (
 )
 from halfmq.core.copies import halves_in_segment
 from halfmq.core.decision import NOTHING, Decision, DecisionTuple, Noted, Refused, Sent, Settled, WakeQueue, Why, refuse
-from halfmq.core.events import CheckCancelled, UnknownReceived
+from halfmq.core.events import CheckCancelled, HalvesRolledBack, UnknownReceived
 from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.state import Destination, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
 from halfmq.core.transaction.admission import refuse_half, refuse_of_user
@@ -451,7 +451,13 @@ def _commit_many(state: State, known: Undecided, decided_by: DecidedBy, offset: 
 
 def _roll_back(state: State, known: Undecided, decided_by: DecidedBy) -> DecisionTuple:
     record = roll_back(known, decided_by, next_offset(state))
-    return Decision((record,), Settled(known.group, known.tx_id, False, record.offset, False))
+    counted = (halves_rolled_back(known),)
+    return Decision((record,), Settled(known.group, known.tx_id, False, record.offset, False), NOTHING, counted)
+
+
+def halves_rolled_back(known: Undecided) -> HalvesRolledBack:
+    """The event that goes with ``roll_back``."""
+    return HalvesRolledBack(tuple([half.topic_id for half in known.halves]))
 
 
 def roll_back(known: Undecided, decided_by: DecidedBy, offset: int, user: str = "") -> RolledBack:

@@ -22,7 +22,7 @@ from halfmq.core.events import DecisionEvent, PolicyChanged, PolicyExamined
 from halfmq.core.schema import producer_set
 from halfmq.core.state import Policy, State, Undecided, next_offset
 from halfmq.core.transaction.comparisons import COMPARED_BYTES_MAX, expected
-from halfmq.core.transaction.machine import check_cancelled, roll_back
+from halfmq.core.transaction.machine import check_cancelled, halves_rolled_back, roll_back
 from halfmq.core.transaction.past_limit import GROUPS_PER_TICK_MAX, exceeded_limit, is_in_flight
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
@@ -84,7 +84,7 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
             rolled_back = isinstance(record, RolledBack)
             acts.effects.append(PolicyActed(name, tx_id, because, known.checks, rolled_back))
             if isinstance(record, RolledBack):
-                acts.events.extend(check_cancelled(group, tx_id))
+                acts.events.extend((halves_rolled_back(known), *check_cancelled(group, tx_id)))
                 compared, missed = expected(state, known, record, "", now_ms, before=len(acts.records))
                 acts.records.extend(compared)
                 acts.effects.extend(missed)

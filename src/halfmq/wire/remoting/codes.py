@@ -226,6 +226,11 @@ EXT_SENT_AGAIN: Final = "HMQ_SENT_AGAIN"
 _NAMES: Final = {value: name for name, value in list(globals().items()) if name.startswith("HMQ_")}
 
 
+def response_name(code: int) -> str:
+    """The name of a response code."""
+    return ResponseCode(code).name if code in ResponseCode._value2member_map_ else str(code)
+
+
 def code_name(code: int) -> str:
     """The name of a request code."""
     return _NAMES.get(code) or (RequestCode(code).name if code in RequestCode._value2member_map_ else str(code))

@@ -1,0 +1,197 @@
+"""``/metrics`` of a real broker, read by the parser of Prometheus' library."""
+
+import asyncio
+import http.client
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from tests.support.in_process import Running, serving
+
+from halfmq.broker.http import metrics
+from halfmq.broker.metrics.counts import TIMED_ONE_IN
+from halfmq.broker.metrics.families import COUNTER, FAMILIES, HISTOGRAM, NODE_LABELS, PROCESS, ROCKETMQ
+from halfmq.core.session import DiskSpace, Heartbeat
+
+#: The value of each series, by its name and its labels without those of the node.
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+async def text_of(running: Running) -> str:
+    def ask() -> str:
+        client = http.client.HTTPConnection("127.0.0.1", running.ports.http or 0, timeout=10)
+        client.request("GET", "/metrics")
+        response = client.getresponse()
+        text = response.read().decode()
+        client.close()
+        assert (response.status, response.headers["Content-Type"][:25]) == (200, "text/plain; version=0.0.4"), text
+        return text
+
+    return await asyncio.to_thread(ask)
+
+
+def series_in(text: str) -> Series:
+    found: Series = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = tuple(sorted((name, value) for name, value in sample.labels.items() if name not in NODE_LABELS))
+            assert (sample.name, labels) not in found, "one series is there twice"
+            found[sample.name, labels] = sample.value
+    return found
+
+
+async def scraped(running: Running) -> Callable[..., float | None]:
+    """Returns what gives the value of a series; None: there is none."""
+    series = series_in(await text_of(running))
+    return lambda name, **labels: series.get((name, tuple(sorted(labels.items()))))
+
+
+async def test_every_family_is_there_with_its_type_and_no_other(tmp_path: Path) -> None:
+    async with serving(tmp_path, http_port=0) as running:
+        text = await text_of(running)
+    types = dict(line.split(" ")[2:4] for line in text.splitlines() if line.startswith("# TYPE "))
+    assert {name: kind for name, kind in types.items() if name not in PROCESS} == {
+        name: family.kind for name, family in FAMILIES.items()
+    }
+    assert set(types) - set(FAMILIES) == set(PROCESS)
+    for name, family in FAMILIES.items():
+        assert name.startswith((ROCKETMQ, "halfmq_")), name
+        assert name.endswith("_total") == (family.kind == COUNTER), name
+
+
+async def test_a_transaction_is_counted_from_half_to_verdict(tmp_path: Path) -> None:
+    async with serving(tmp_path, http_port=0) as running:
+        client = await running.client()
+        committed = await client.half("orders", b"x", unique="A" * 32)
+        rolled_back = await client.half("orders", b"x", unique="B" * 32)
+        await client.half("orders", b"x", unique="C" * 32)
+        assert (await client.end(committed, "A" * 32, 8)).code == 0
+        assert (await client.end(rolled_back, "B" * 32, 12)).code == 0
+        assert (await client.end(committed, "A" * 32, 12)).code != 0
+        value = await scraped(running)
+        assert value("halfmq_undecided_transactions", producer_group="P") == 1
+        assert value("halfmq_undecided_without_producer", producer_group="P") == 1
+        assert value("rocketmq_half_messages", topic="orders") == 1
+        assert value("rocketmq_messages_in_total", topic="orders") == 1
+        assert value("rocketmq_commit_messages_total", topic="orders") == 1
+        assert value("rocketmq_rollback_messages_total", topic="orders") == 1
+        assert value("halfmq_verdicts_total", decided_by="producer", outcome="commit") == 1
+        assert value("halfmq_verdicts_total", decided_by="producer", outcome="rollback") == 1
+        assert value("halfmq_requests_total", request="SEND_MESSAGE_V2", outcome="SUCCESS") == 3
+        assert value("halfmq_requests_total", request="END_TRANSACTION", outcome="SUCCESS") == 2
+        assert value("halfmq_requests_total", request="END_TRANSACTION", outcome="ILLEGAL_OPERATION") == 1
+        assert value("halfmq_ready") == value("halfmq_state_shown") == 1
+
+
+async def test_requests_are_timed_each_of_rare_ones_and_some_of_frequent_ones(tmp_path: Path) -> None:
+    async with serving(tmp_path, http_port=0) as running:
+        client = await running.client()
+        for number in range(2 * TIMED_ONE_IN):
+            await client.half("orders", b"x", unique=f"{number:032X}")
+        for _ in range(3):
+            assert (await client.ask(28, {})).code == 0  # GET_BROKER_RUNTIME_INFO
+        assert (await client.ask(9_999, {})).code == 3
+        value = await scraped(running)
+        assert value("halfmq_request_seconds_count", request="SEND_MESSAGE_V2") == 2
+        assert value("halfmq_request_seconds_count", request="GET_BROKER_RUNTIME_INFO") == 3
+        assert value("halfmq_request_seconds_bucket", request="GET_BROKER_RUNTIME_INFO", le="+Inf") == 3
+        assert 0 < (value("halfmq_request_seconds_sum", request="SEND_MESSAGE_V2") or 0) < 60
+        assert value("halfmq_requests_total", request="UNKNOWN", outcome="REQUEST_CODE_NOT_SUPPORTED") == 1
+
+
+async def test_names_beyond_the_maximum_are_summed_and_those_shown_stay(tmp_path: Path) -> None:
+    async with serving(tmp_path, http_port=0, metrics_names_max=2) as running:
+        client = await running.client()
+        for number, topic in enumerate(("first", "second", "third", "fourth")):
+            await client.half(topic, b"x", unique=f"{number:032X}", group=f"G{topic}")
+            value = await scraped(running)
+        for name in ("first", "second"):
+            assert value("rocketmq_half_messages", topic=name) == 1
+            assert value("halfmq_undecided_transactions", producer_group=f"G{name}") == 1
+        assert value("rocketmq_half_messages", topic="third") is None
+        assert value("rocketmq_half_messages", topic="_other") == 2
+        assert value("halfmq_undecided_transactions", producer_group="_other") == 2
+        assert value("halfmq_undecided_oldest_seconds", producer_group="_other") is not None
+
+
+#: Functions and labels of PromQL that queries here use, and Grafana's variables.
+_NAME = re.compile(r"\b((?:halfmq|rocketmq|process)_\w+)")
+DEPLOY = Path(__file__).parents[4] / "deploy"
+
+
+def queries() -> list[str]:
+    """Of the dashboard, and of the rules."""
+    dashboard = json.loads((DEPLOY / "grafana/halfmq.json").read_text())
+    found = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    found += [
+        variable["query"]["query"]
+        for variable in dashboard["templating"]["list"]
+        if isinstance(variable["query"], dict)
+    ]
+    rules = yaml.safe_load((DEPLOY / "prometheus/halfmq.rules.yml").read_text())
+    return found + [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+
+
+async def test_dashboard_and_rules_ask_for_names_that_there_are(tmp_path: Path) -> None:
+    async with serving(tmp_path, http_port=0) as running:
+        text = await text_of(running)
+    kinds = dict(line.split(" ")[2:4] for line in text.splitlines() if line.startswith("# TYPE "))
+    there = {name for name, kind in kinds.items() if kind != HISTOGRAM}
+    there |= {f"{name}_bucket" for name, kind in kinds.items() if kind == HISTOGRAM}
+    asked = {name for query in queries() for name in _NAME.findall(query)}
+    assert len(queries()) > 40
+    assert len(asked) > 30
+    assert asked - there == set()
+    for query in queries():
+        for labels in re.findall(r"\bby \(([^)]*)\)", query):
+            families = [FAMILIES[name.removesuffix("_bucket")] for name in _NAME.findall(query)]
+            known = {"instance", "le", *(label for family in families for label in family.labels)}
+            assert set(labels.split(", ")) <= known, query
+
+
+async def test_names_of_peers_forge_no_series(tmp_path: Path) -> None:
+    group = 'a"} 1\nhalfmq_ready 0\n\\'
+    async with serving(tmp_path, http_port=0) as running:
+        running.broker._sequencer.engine.note(Heartbeat(1, "c", 409, "JAVA", (group,), (), 0))
+        value = await scraped(running)
+        assert value("halfmq_reachable_producers", producer_group=group) == 1
+        assert value("halfmq_ready") == 1
+
+
+async def test_a_scrape_during_a_stall_has_what_is_not_stored_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "DURABLE_S", 0.05)
+    async with serving(tmp_path, http_port=0) as running:
+        client = await running.client()
+        await client.half("orders", b"x", unique="A" * 32)
+        sequencer = running.broker._sequencer
+        monkeypatch.setattr(sequencer, "after_durable", lambda *withheld: None)
+        sequencer.engine.note(DiskSpace(True))
+        value = await scraped(running)
+        assert (value("halfmq_ready"), value("halfmq_state_shown")) == (0, 0)
+        assert value("halfmq_undecided_transactions", producer_group="P") is None
+        assert value("halfmq_requests_total", request="SEND_MESSAGE_V2", outcome="SUCCESS") == 1
+
+
+async def test_scrapes_at_once_get_one_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path, http_port=0) as running:
+        await running.client()
+        texts = await asyncio.gather(*[text_of(running) for _ in range(8)])
+        assert all(text.count("# TYPE halfmq_ready ") == 1 for text in texts)
+
+
+async def test_a_scrape_of_many_names_pauses_after_few(tmp_path: Path) -> None:
+    async with serving(tmp_path, http_port=0) as running:
+        client = await running.client()
+        for number in range(300):
+            await client.half(f"t{number}", b"x", unique=f"{number:032X}", group=f"G{number}")
+        assert running.broker._http is not None
+        scrape = running.broker._http.resources["/metrics"].respond.__self__._scrape  # type: ignore[attr-defined]
+        pauses = sum(1 for _ in scrape.of_state())
+        # Reading groups and topics in parts of 64, and writing ten families of 300 rows in parts of 100.
+        assert pauses > 2 * 300 // 64 + 10 * 3
