@@ -47,8 +47,10 @@ OTHERS: Final = 6
 PACE: Final = 40
 #: Answered with 0 to everybody.
 OPEN: Final = {HMQ_LOGIN, RequestCode.GET_BROKER_CLUSTER_INFO}
-#: The same, if this field is empty: which store it is, and how far its log is.
-OPEN_WITHOUT: Final = {HMQ_POSITION: "topics", HMQ_FENCE: "txId", HMQ_DECISION: "query"}
+#: The same, if these fields are empty: which store it is, how far its log is, and leaving no group.
+OPEN_WITHOUT: Final[dict[int, tuple[str, ...]]] = {
+    HMQ_POSITION: ("topics",), HMQ_FENCE: ("txId",), HMQ_DECISION: ("query",), RequestCode.UNREGISTER_CLIENT: ("producerGroup", "consumerGroup"),
+}  # fmt: skip
 
 
 # --- the attack
@@ -91,7 +93,7 @@ async def _attack(port: int, secret: str, seed: int, begin: Event, pause: Event,
 
     def judge(code: int, ext: dict[str, str], answer: Any) -> None:
         seen[str(answer.code)] += 1
-        is_open = code in OPEN or (code in OPEN_WITHOUT and not ext.get(OPEN_WITHOUT[code]))
+        is_open = code in OPEN or (code in OPEN_WITHOUT and not any(ext.get(name) for name in OPEN_WITHOUT[code]))
         if answer.code == ResponseCode.SUCCESS and not is_open:
             found.append(f"command {code} was answered with success: {answer.ext}")
         if CANARY.encode() in answer.body or CANARY in json.dumps(answer.ext) + (answer.remark or ""):
@@ -185,6 +187,7 @@ async def _honest(url: dict[str, str], end: Event, told: Any) -> None:
             async with billing.consumer([TOPIC], start="earliest") as messages:
                 async for message in messages:
                     received[json.loads(message.body)["id"]] += 1
+                    message.ack()
 
         consuming = asyncio.create_task(consume())
         number = 0
