@@ -4,6 +4,8 @@ import asyncio
 import http.client
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -195,3 +197,26 @@ async def test_a_scrape_of_many_names_pauses_after_few(tmp_path: Path) -> None:
         pauses = sum(1 for _ in scrape.of_state())
         # Reading groups and topics in parts of 64, and writing ten families of 300 rows in parts of 100.
         assert pauses > 2 * 300 // 64 + 10 * 3
+
+
+async def test_with_users_metrics_need_one_and_probes_none(tmp_path: Path) -> None:
+    def statuses(port: int) -> list[int]:
+        found = []
+        for path in ("/metrics", "/healthz", "/readyz", "/health"):
+            client = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            client.request("GET", path)
+            found.append(client.getresponse().status)
+            client.close()
+        return found
+
+    async with serving(tmp_path / "data", http_port=0, secrets_key_file=tmp_path / "key") as running:
+        assert await asyncio.to_thread(statuses, running.ports.http or 0) == [401, 200, 200, 200]
+        running.broker._sequencer.engine.note(DiskSpace(True))
+        assert await asyncio.to_thread(statuses, running.ports.http or 0) == [401, 200, 503, 503]
+
+
+@pytest.mark.slow
+def test_nobody_but_a_broker_with_an_http_port_loads_the_library() -> None:
+    code = "import sys, halfmq.broker.process, halfmq.cli.serve; from halfmq import Client; print('prometheus_client' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
