@@ -35,6 +35,7 @@ _PROGRAMS: Final = "tests/documents/test_programs.py"
 _COMMANDS: Final = By("tests/documents/test_commands.py::test_the_commands_do_what_the_page_says")
 _OUTBOX: Final = "tests/documents/test_outbox_page.py"
 _RECOVERY: Final = "tests/documents/test_recovery_page.py"
+_CONFIGURATION: Final = "tests/documents/test_configuration_page.py"
 _TLS: Final = "tests/documents/test_tls_page.py"
 _USERS: Final = By("tests/documents/test_users_page.py::test_the_commands_run_one_after_the_other")
 _SPARK: Final = By("tests/spark/test_documents.py::test_the_programs_run")
@@ -72,6 +73,10 @@ BLOCKS: Final[dict[str, Rows]] = {
     ),
     "docs/compensation.md": (
         ("@app.consumer([PLACED, FAILED]", By("tests/systems/test_compensation.py::test_the_page_shows_the_program")),
+    ),
+    "docs/configuration.md": (
+        ("# halfmq.toml", By(f"{_CONFIGURATION}::test_the_file_and_the_environment_give_what_is_shown")),
+        ("$ HALFMQ_RETENTION_HOURS=24 halfmq config show", By(f"{_CONFIGURATION}::test_the_file_and_the_environment_give_what_is_shown")),
     ),
     "docs/coordinator.md": (
         ('coordinator = mq.coordinator("transfers")', By(f"{_PROGRAMS}::test_the_coordinator_page_is_one_program")),

@@ -26,6 +26,10 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.FAILED: "it could not start, or had to stop; the last line says why",
         ExitStatus.USAGE: "usage error",
     },
+    "halfmq config": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.USAGE: "`halfmq serve` would refuse these settings; usage error",
+    },
     "halfmq tx": {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "any other failure",
