@@ -27,6 +27,7 @@ from halfmq.bench import load
 from halfmq.bench.load import Plan
 from halfmq.client.blocking import Connection
 from halfmq.model.address import Address, Security, TlsFiles
+from halfmq.runtime.interpreter import build
 from halfmq.wire.remoting.codes import RequestCode
 
 #: Of a local network at most; large enough that a broker's ticks of CPU time, 10 ms, do not matter.
@@ -140,7 +141,11 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "machine": {"python": platform.python_version(), "system": platform.platform()},
+                "machine": {
+                    "python": platform.python_version(),
+                    "python_build": str(build()),
+                    "system": platform.platform(),
+                },
                 "rounds": arguments.rounds,
                 **{name: ratios(rounds) for name, rounds in found.items()},
                 "idle connections": ratios([memory]),

@@ -33,6 +33,7 @@ from halfmq.broker.first_token import NAME
 from halfmq.broker.services.users import FIRST
 from halfmq.client.connector import TcpConnector
 from halfmq.model.address import Address
+from halfmq.runtime.interpreter import build
 from halfmq.wire.remoting.acl import sign_frame
 from halfmq.wire.remoting.codes import HMQ_LOGIN, HMQ_SET_USER, ResponseCode
 from halfmq.wire.remoting.header import encode_request
@@ -170,7 +171,7 @@ def main() -> None:
             for name in SIDES[1:]
         }
         found[figure] = {**medians, **ratios}
-    machine = {"python": platform.python_version(), "system": platform.platform()}
+    machine = {"python": platform.python_version(), "python_build": str(build()), "system": platform.platform()}
     print(json.dumps({"machine": machine, "rounds": arguments.rounds, **found}, indent=1))
 
 
