@@ -87,6 +87,11 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("while markers.prune", By(f"{_PROGRAMS}::test_the_database_page_is_one_program")),
         ("inbox = Inbox(metadata)", By(f"{_PROGRAMS}::test_the_database_page_is_one_program")),
     ),
+    "docs/deployment.md": (
+        ("python3 -m venv /opt/halfmq", Not("needs root and systemd; tests/documents/test_deployment.py checks the unit and its settings")),
+        ("podman build", Not("needs a builder of images; tests/documents/test_deployment.py runs the steps of the Containerfile")),
+        ("halfmq --install-completion", Not("writes into the start file of the reader's shell; tests/unit/cli/test_completion.py completes lines")),
+    ),
     "docs/outbox.md": (
         ("import asyncio", By(f"{_OUTBOX}::test_the_ten_minutes")),
         ("$ halfmq db init shop:app", By(f"{_OUTBOX}::test_the_ten_minutes")),
