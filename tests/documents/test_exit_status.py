@@ -57,6 +57,8 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq serve", S.FAILED): "halfmq serve --data clean.jsonl --port 0 --name-port 0",
     ("halfmq serve", S.USAGE): "halfmq serve",
     ("halfmq config", S.SUCCESS): "halfmq config show --data new --sources",
+    ("halfmq config", S.FAILED): f"halfmq config get --url {_NOBODY}",
+    ("halfmq config", S.NOT_FOUND): "halfmq config get never",
     ("halfmq config", S.USAGE): "HALFMQ_RETENTION=5 halfmq config show",
     ("halfmq tx", S.SUCCESS): "halfmq tx list",
     ("halfmq tx", S.FAILED): f"halfmq tx list --url {_NOBODY}",

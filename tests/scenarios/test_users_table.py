@@ -21,7 +21,7 @@ from tests.support.waiting import turns, until
 from typer.testing import CliRunner
 
 from halfmq import App, AsyncClient, Client, HalfmqError, Message, Outcome, compose
-from halfmq.cli import coordinator, db, group, query, tx, user
+from halfmq.cli import config, coordinator, db, group, query, tx, user
 from halfmq.cli import outbox as outbox_command
 from halfmq.client.blocking import Connection
 from halfmq.client.branch import Branch
@@ -383,6 +383,10 @@ async def holds(one: Attempt) -> None:
     await one.command(group.app, "holds")
 
 
+async def settings(one: Attempt) -> None:
+    await one.command(config.app, "get")
+
+
 async def users(one: Attempt) -> None:
     await one.command(user.app, "list")
     await one.command(user.app, "add", f"new-{one.number}", "--allow", "send:*")
@@ -413,6 +417,7 @@ PROGRAMS: Final[dict[str, Callable[[Attempt], Awaitable[None]]]] = {
     "`halfmq coordinator forget": coordinator_forgotten,
     "`halfmq group hold`": held,
     "`halfmq group holds`": holds,
+    "`halfmq config get`": settings,
     "`halfmq user`": users,
 }
 #: Rows that need Spark.

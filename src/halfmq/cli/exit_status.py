@@ -28,7 +28,9 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
     },
     "halfmq config": {
         ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "the broker is away or refuses; any other failure",
         ExitStatus.USAGE: "`halfmq serve` would refuse these settings; usage error",
+        ExitStatus.NOT_FOUND: "the broker has no such setting",
     },
     "halfmq tx": {
         ExitStatus.SUCCESS: "success",

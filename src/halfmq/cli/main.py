@@ -27,7 +27,9 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "serve": Entry("halfmq.cli.serve", "Run the broker and its name server on one directory."),
-    "config": Entry("halfmq.cli.config", "Show the settings of a broker, and where each comes from."),
+    "config": Entry(
+        "halfmq.cli.config", "Show the settings of a broker, running or to be started, and where each comes from."
+    ),
     "store": Entry("halfmq.cli.store", "Verify or dump the files of a store, read-only; also while the broker runs."),
     "tx": Entry("halfmq.cli.tx", "List, explain and settle undecided transactions; set limits of producer groups."),
     "pipeline": Entry(

@@ -3,7 +3,7 @@
 ``_HELP`` is the table of its settings, for `halfmq config` as well.
 """
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -13,7 +13,7 @@ from halfmq import limits
 from halfmq.broker.config import RETENTION_MS, BrokerConfig
 from halfmq.cli.exit_status import exit_text
 from halfmq.cli.main import path, with_options
-from halfmq.cli.setting_sources import ConfiguredCommand, config_option
+from halfmq.cli.setting_sources import ConfiguredCommand, config_option, shown
 from halfmq.model.settings import BrokerSettings
 
 #: A hundred years; for unlimited retention use 0.
@@ -133,7 +133,7 @@ _FIELDS: Final = {
 }
 
 
-def serve(**given: Any) -> None:
+def serve(ctx: typer.Context, **given: Any) -> None:
     """Run the broker and its name server on one directory.
 
     On SIGTERM or SIGINT it completes accepted requests, writes a checkpoint and exits with 0. Each option can also be set by a variable
@@ -141,7 +141,9 @@ def serve(**given: Any) -> None:
     """
     from halfmq.broker.process import run
 
-    raise typer.Exit(run(configuration(given), ports_file=given["ports_file"], verbose=given["verbose"]))
+    config = configuration(given)
+    config = replace(config, given=shown(ctx, {**given, "host": list(config.hosts)}, KINDS))
+    raise typer.Exit(run(config, ports_file=given["ports_file"], verbose=given["verbose"]))
 
 
 def configuration(given: dict[str, Any]) -> BrokerConfig:
@@ -186,4 +188,6 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     **{name: _option(name, text) for name, text in _HELP.items()},
 }
 
-app.command(cls=ConfiguredCommand, epilog=exit_text("halfmq serve"))(with_options(serve, OPTIONS))
+app.command(cls=ConfiguredCommand, epilog=exit_text("halfmq serve"))(
+    with_options(serve, {"ctx": (typer.Context, ...), **OPTIONS})
+)

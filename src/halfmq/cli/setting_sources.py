@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 
 from halfmq.client.credentials import VARIABLE as SECRET
 from halfmq.errors import UsageError
+from halfmq.model.shown_settings import ShownSetting
 
 PREFIX: Final = "HALFMQ_"
 #: The variable that names the file.
@@ -202,16 +203,23 @@ def config_option(kinds: Mapping[str, Any]) -> tuple[Any, None]:
     ], None
 
 
-def sources(ctx: typer.Context, names: Collection[str]) -> dict[str, Source]:
-    """Where each setting of a command with ``config_option`` comes from."""
+def shown(ctx: typer.Context, values: Mapping[str, Any], names: Collection[str]) -> dict[str, ShownSetting]:
+    """Each setting of a command with ``config_option``, and where it comes from. ``values``: the command's parameters."""
     given: Mapping[str, Given] = ctx.meta.get(_SOURCES, {})
     found = {}
     for name in names:
+        source = Source(SourceKind.DEFAULT)
         if _is_option(ctx, name):
-            found[name] = Source(SourceKind.OPTION, option_name(name))
-        else:
-            found[name] = given[name].source if name in given else Source(SourceKind.DEFAULT)
+            source = Source(SourceKind.OPTION, option_name(name))
+        elif name in given:
+            source = given[name].source
+        found[name] = ShownSetting(_plain(values[name]), source.kind.value, source.name or None)
     return found
+
+
+def _plain(value: Any) -> Any:
+    """As in a file."""
+    return str(value) if isinstance(value, Path) else getattr(value, "value", value)
 
 
 def _is_option(ctx: Any, name: str) -> bool:

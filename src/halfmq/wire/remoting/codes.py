@@ -124,6 +124,8 @@ HMQ_LOGIN: Final = 29_027
 HMQ_SET_USER: Final = 29_028
 HMQ_USERS: Final = 29_029
 HMQ_REMOVE_USER: Final = 29_030
+#: The settings of the broker, with their sources (``configuration``).
+HMQ_SETTINGS: Final = 29_031
 
 
 class ResponseCode(IntEnum):
