@@ -141,7 +141,7 @@ class Running:
             command += [*options, *part.run]
         name = f"{os.getpid()}.{part.name}"
         self.tag = f"HALFMQ_TEST_PART={name}"
-        environment = {**os.environ, "HALFMQ_SUITE": suite, "HALFMQ_TEST_PART": name}
+        environment = {**os.environ, "HALFMQ_TEST_SUITE": suite, "HALFMQ_TEST_PART": name}
         # Without bytecode on disk every process that a test starts compiles all it imports.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -46,6 +46,7 @@ from tests.support.raw_client import RawClient
 from tests.support.served import Served
 
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT
+from halfmq.runtime.interpreter import build
 
 #: Default of the sink for a topic that it creates.
 QUEUES: Final = 4
@@ -395,7 +396,7 @@ def main() -> None:
             found = measure(spark, work, arguments.rows, arguments.bytes, SEGMENT_BYTES_DEFAULT)
         finally:
             spark.stop()
-    versions = {"python": platform.python_version(), "spark": version("pyspark")}
+    versions = {"python": platform.python_version(), "python_build": str(build()), "spark": version("pyspark")}
     say(table(found))
     print(json.dumps({"versions": versions, "cores": os.cpu_count(), **found}, indent=1), flush=True)
 

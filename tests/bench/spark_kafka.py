@@ -43,6 +43,8 @@ from tests.support.kafka import VERSION as KAFKA_VERSION
 from tests.support.kafka import KafkaBroker
 from tests.support.maven import CACHE, MavenFailed, copy_jars
 
+from halfmq.runtime.interpreter import build
+
 PHASES = ("read-files", "read-wire", "write")
 ROWS = {100: 2_000_000, 1024: 500_000}
 SEGMENT_BYTES = 256 << 20
@@ -319,7 +321,7 @@ def report(arguments: argparse.Namespace, connector: str, results: list[dict[str
     results.sort(key=lambda one: PHASES.index(one["phase"]))
     say(table(results))
     versions = {
-        "python": platform.python_version(), "spark": version("pyspark"), "spark_kafka_connector": connector,
+        "python": platform.python_version(), "python_build": str(build()), "spark": version("pyspark"), "spark_kafka_connector": connector,
         "kafka": KAFKA_VERSION,
     }  # fmt: skip
     found = {"versions": versions, "cores": os.cpu_count(), "kafka_tuned": TUNED, "results": results}

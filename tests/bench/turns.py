@@ -12,6 +12,7 @@ from tests.bench.cpu import cpu_seconds
 
 from halfmq.bench import load
 from halfmq.bench.load import Counts, LoadConnection, Plan
+from halfmq.runtime.interpreter import build
 from halfmq.wire.remoting.acl import sign_frame
 
 LOAD_SHARE: Final = "load's share of a core"
@@ -102,4 +103,9 @@ def _ratio(rounds: list[Round], figure: str, over: str, under: str) -> dict[str,
 
 
 def machine() -> dict[str, Any]:
-    return {"python": platform.python_version(), "system": platform.platform(), "cores": os.cpu_count()}
+    return {
+        "python": platform.python_version(),
+        "python_build": str(build()),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+    }

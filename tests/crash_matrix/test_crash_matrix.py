@@ -1,7 +1,7 @@
 """Every script of the matrix, what it reaches, and the proof that it can fail. More losses: ``python -m tests.crash_matrix``.
 
 ``make test`` tries a part of the crashes of each script, another part for each commit; ``make test-all`` all of them. A failure says
-how to repeat it. ``HALFMQ_CRASH_STRIDE=1`` is the whole.
+how to repeat it. ``HALFMQ_TEST_CRASH_STRIDE=1`` is the whole.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,10 +37,10 @@ from tests.support.amount import amount, seed_of_commit
 #: No common factor with the number of losses.
 STRIDE = 15
 PART = Part(
-    amount(STRIDE, WHOLE.stride, "HALFMQ_CRASH_STRIDE"),
-    amount(seed_of_commit() % STRIDE, WHOLE.offset, "HALFMQ_CRASH_OFFSET"),
+    amount(STRIDE, WHOLE.stride, "HALFMQ_TEST_CRASH_STRIDE"),
+    amount(seed_of_commit() % STRIDE, WHOLE.offset, "HALFMQ_TEST_CRASH_OFFSET"),
 )
-REPEAT = f"to repeat: HALFMQ_CRASH_STRIDE={PART.stride} HALFMQ_CRASH_OFFSET={PART.offset}\n"
+REPEAT = f"to repeat: HALFMQ_TEST_CRASH_STRIDE={PART.stride} HALFMQ_TEST_CRASH_OFFSET={PART.offset}\n"
 #: Places that change the disk and that no script reaches, with the reason.
 UNREACHED = {
     "open_files.py _sync_closed: file.sync": "only with more than 256 index files open; tests/unit/store/test_open_files.py",

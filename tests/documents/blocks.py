@@ -35,6 +35,7 @@ _PROGRAMS: Final = "tests/documents/test_programs.py"
 _COMMANDS: Final = By("tests/documents/test_commands.py::test_the_commands_do_what_the_page_says")
 _OUTBOX: Final = "tests/documents/test_outbox_page.py"
 _RECOVERY: Final = "tests/documents/test_recovery_page.py"
+_CONFIGURATION: Final = "tests/documents/test_configuration_page.py"
 _TLS: Final = "tests/documents/test_tls_page.py"
 _OPERATIONS: Final = By("tests/documents/test_operations_page.py::test_the_commands_print_what_the_page_shows")
 _USERS: Final = By("tests/documents/test_users_page.py::test_the_commands_run_one_after_the_other")
@@ -74,6 +75,11 @@ BLOCKS: Final[dict[str, Rows]] = {
     "docs/compensation.md": (
         ("@app.consumer([PLACED, FAILED]", By("tests/systems/test_compensation.py::test_the_page_shows_the_program")),
     ),
+    "docs/configuration.md": (
+        ("# halfmq.toml", By(f"{_CONFIGURATION}::test_the_file_and_the_environment_give_what_is_shown")),
+        ("$ HALFMQ_RETENTION_HOURS=24 halfmq config show", By(f"{_CONFIGURATION}::test_the_file_and_the_environment_give_what_is_shown")),
+        ("$ halfmq config get", By(f"{_CONFIGURATION}::test_a_running_broker_says_what_is_shown")),
+    ),
     "docs/coordinator.md": (
         ('coordinator = mq.coordinator("transfers")', By(f"{_PROGRAMS}::test_the_coordinator_page_is_one_program")),
     ),
@@ -86,6 +92,11 @@ BLOCKS: Final[dict[str, Rows]] = {
     "docs/metrics.md": (
         ("halfmq serve", Not("runs until it is stopped; tests/scenarios/test_prometheus.py starts it, on free ports")),
         ('{"time":', Not("a line as it was written; tests/unit/broker/test_log_output.py reads such lines")),
+    ),
+    "docs/deployment.md": (
+        ("python3 -m venv /opt/halfmq", Not("needs root and systemd; tests/documents/test_deployment.py checks the unit and its settings")),
+        ("podman build", Not("needs a builder of images; tests/documents/test_deployment.py runs the steps of the Containerfile")),
+        ("halfmq --install-completion", Not("writes into the start file of the reader's shell; tests/unit/cli/test_completion.py completes lines")),
     ),
     "docs/outbox.md": (
         ("import asyncio", By(f"{_OUTBOX}::test_the_ten_minutes")),

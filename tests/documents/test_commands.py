@@ -218,6 +218,7 @@ _OTHERS: Final = {
     "--attributes": "mqadmin",
     "--py-files": "spark-submit",
     "--rows": "tests.bench.spark_kafka",
+    "--enable-optimizations": "configure of CPython",
     "--seeds": "tests.simulation",
     "--hunters": "tests.mutation",
     "--full-refresh": "spark-pipelines",

@@ -62,12 +62,16 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ),
     ("halfmq serve", S.FAILED): "halfmq serve --data clean.jsonl --port 0 --name-port 0",
     ("halfmq serve", S.USAGE): "halfmq serve",
+    ("halfmq config", S.SUCCESS): "halfmq config show --data new --sources",
+    ("halfmq config", S.FAILED): f"halfmq config get --url {_NOBODY}",
+    ("halfmq config", S.NOT_FOUND): "halfmq config get never",
+    ("halfmq config", S.USAGE): "HALFMQ_RETENTION=5 halfmq config show",
     ("halfmq tx", S.SUCCESS): "halfmq tx list",
     ("halfmq tx", S.FAILED): f"halfmq tx list --url {_NOBODY}",
     ("halfmq tx", S.USAGE): "halfmq tx commit T-1 --operator ada",
     ("halfmq tx", S.NOT_FOUND): "halfmq tx show never",
     ("halfmq tx", S.REFUSED): "halfmq tx commit T-1 --operator ada --yes && halfmq tx rollback T-1 --operator ada",
-    ("halfmq tx", S.UNKNOWN_OUTCOME): "halfmq tx commit T-2 --operator ada --yes --url $HALFMQ_LOSES_RESPONSES",
+    ("halfmq tx", S.UNKNOWN_OUTCOME): "halfmq tx commit T-2 --operator ada --yes --url $HALFMQ_TEST_LOSES_RESPONSES",
     ("halfmq tx", S.STILL_UNDECIDED): "halfmq tx check T-3",
     ("halfmq tx", S.DAMAGE_FOUND): "halfmq tx damaged",
     ("halfmq relay", S.SUCCESS): "halfmq relay shop:app --once",
@@ -90,7 +94,7 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     (
         "halfmq group",
         S.UNKNOWN_OUTCOME,
-    ): "halfmq group hold idle orders && halfmq group delete idle --yes --timeout 2 --url $HALFMQ_LOSES_RESPONSES",
+    ): "halfmq group hold idle orders && halfmq group delete idle --yes --timeout 2 --url $HALFMQ_TEST_LOSES_RESPONSES",
     ("halfmq send", S.SUCCESS): "halfmq send orders one",
     ("halfmq send", S.FAILED): f"halfmq send orders one --url {_NOBODY} --timeout 0.5",
     ("halfmq send", S.USAGE): "halfmq send orders one --rollback",
@@ -118,7 +122,7 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq dead", S.NOT_FOUND): "halfmq dead show consumers never",
     ("halfmq dead", S.REFUSED): "halfmq dead list --url $HALFMQ_OF_SHOP",
     ("halfmq dead", S.UNKNOWN_OUTCOME): (
-        "halfmq dead redrive --group consumers --reason lost --yes --timeout 2 --url $HALFMQ_LOSES_RESPONSES"
+        "halfmq dead redrive --group consumers --reason lost --yes --timeout 2 --url $HALFMQ_TEST_LOSES_RESPONSES"
     ),
     ("halfmq client", S.SUCCESS): "halfmq client list",
     ("halfmq client", S.FAILED): f"halfmq client list --url {_NOBODY}",
@@ -128,14 +132,14 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq client", S.UNKNOWN_OUTCOME): (
         "halfmq client list --group consumers --json > clients.json\n"
         "number=$(python -c \"import json; print(json.load(open('clients.json'))['clients'][0]['connection'])\")\n"
-        "halfmq client kick $number --operator ada --reason over --yes --url $HALFMQ_LOSES_RESPONSES"
+        "halfmq client kick $number --operator ada --reason over --yes --url $HALFMQ_TEST_LOSES_RESPONSES"
     ),
     ("halfmq topic", S.SUCCESS): "halfmq topic list",
     ("halfmq topic", S.FAILED): f"halfmq topic list --url {_NOBODY}",
     ("halfmq topic", S.USAGE): "halfmq topic delete orders",
     ("halfmq topic", S.NOT_FOUND): "halfmq topic show never",
     ("halfmq topic", S.REFUSED): "halfmq topic create orders",
-    ("halfmq topic", S.UNKNOWN_OUTCOME): "halfmq topic create new --timeout 2 --url $HALFMQ_LOSES_RESPONSES",
+    ("halfmq topic", S.UNKNOWN_OUTCOME): "halfmq topic create new --timeout 2 --url $HALFMQ_TEST_LOSES_RESPONSES",
     ("halfmq coordinator", S.SUCCESS): "halfmq coordinator list",
     ("halfmq coordinator", S.FAILED): f"halfmq coordinator list --url {_NOBODY}",
     ("halfmq coordinator", S.USAGE): "halfmq coordinator forget done --group orders --operator ada --reason over",
@@ -150,7 +154,7 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     (
         "halfmq coordinator",
         S.UNKNOWN_OUTCOME,
-    ): "halfmq coordinator forget done --group orders --operator ada --reason over --yes --url $HALFMQ_LOSES_RESPONSES",
+    ): "halfmq coordinator forget done --group orders --operator ada --reason over --yes --url $HALFMQ_TEST_LOSES_RESPONSES",
     ("halfmq context", S.SUCCESS): "halfmq context add prod rocketmq://127.0.0.1:9876",
     ("halfmq context", S.FAILED): "XDG_CONFIG_HOME=clean.jsonl halfmq context list",
     ("halfmq context", S.USAGE): "halfmq context add prod ftp://127.0.0.1",
@@ -166,13 +170,13 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     (
         "halfmq query",
         S.UNKNOWN_OUTCOME,
-    ): "halfmq query forget done --operator ada --reason over --yes --url $HALFMQ_LOSES_RESPONSES",
+    ): "halfmq query forget done --operator ada --reason over --yes --url $HALFMQ_TEST_LOSES_RESPONSES",
     ("halfmq user", S.SUCCESS): "halfmq user list",
     ("halfmq user", S.FAILED): f"halfmq user list --url {_NOBODY}",
     ("halfmq user", S.USAGE): "halfmq user remove shop --reason over",
     ("halfmq user", S.NOT_FOUND): "halfmq user remove never --reason over --yes",
     ("halfmq user", S.REFUSED): "halfmq user remove alice --reason over --yes",
-    ("halfmq user", S.UNKNOWN_OUTCOME): "halfmq user rotate shop --url $HALFMQ_LOSES_RESPONSES",
+    ("halfmq user", S.UNKNOWN_OUTCOME): "halfmq user rotate shop --url $HALFMQ_TEST_LOSES_RESPONSES",
     ("halfmq store verify", S.SUCCESS): "halfmq store verify sample",
     ("halfmq store verify", S.FAILED): "halfmq store verify damaged",
     ("halfmq store verify", S.USAGE): "halfmq store verify .",
@@ -415,7 +419,7 @@ def ends(
             run,
             place,
             status=status,
-            environment={**environment, "HALFMQ_LOSES_RESPONSES": url(port=port)},
+            environment={**environment, "HALFMQ_TEST_LOSES_RESPONSES": url(port=port)},
         )
     assert "no response" in done.stderr
     again, status, text = AGAIN[command]

@@ -29,7 +29,7 @@ from tests.unit.sql.faces import DRIVERS, Driver, located, on
 
 pytestmark = [pytest.mark.slow]
 
-RUNS = amount(gate=8, everything=200, variable="HALFMQ_OUTBOX_RUNS")
+RUNS = amount(gate=8, everything=200, variable="HALFMQ_TEST_OUTBOX_RUNS")
 #: Ids of orders of one run.
 IDS_OF_A_RUN = 100
 BLOCKING = [on(driver, walk=True) for driver in DRIVERS if not driver.is_async]

@@ -21,7 +21,7 @@ from tests.unit.sql.faces import DRIVERS, MARKS, Driver, located
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 
-RUNS = amount(gate=2, everything=20, variable="HALFMQ_OUTBOX_TARGET_RUNS")
+RUNS = amount(gate=2, everything=20, variable="HALFMQ_TEST_OUTBOX_TARGET_RUNS")
 #: In the gate Kafka meets PostgreSQL.
 PAIRS = [
     pytest.param(

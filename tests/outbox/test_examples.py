@@ -26,7 +26,7 @@ EXAMPLES = ROOT / "examples"
 LINES_MAX = 80
 #: Of a run that is not killed: it may wait for the lease of a killed relay, and for a killed consumer to leave its group. Seconds.
 RUN_MAX_S = 120
-KILLS = amount(gate=1, everything=5, variable="HALFMQ_EXAMPLE_KILLS")
+KILLS = amount(gate=1, everything=5, variable="HALFMQ_TEST_EXAMPLE_KILLS")
 #: Orders of the first run of which consumers are to hear: it places 5, of which the last one is not paid for in the state table; here
 #: one has no goods, and the card of another one is refused. The same of TCC: no goods for one, no money for another.
 ORDERS = {"state_table": 4, "compensation": 3, "tcc": 3}

@@ -7,7 +7,7 @@ compared, and written on; power may fail again, also inside recovery. Promised:
     what is there is a prefix of what was written, batch by batch, byte by byte
     an epoch is higher than any in the log, and nothing is refused: a power loss is not damage
 
-`HALFMQ_SEEDS=2000` runs more seeds. A seed repeats exactly.
+`HALFMQ_TEST_SEEDS=2000` runs more seeds. A seed repeats exactly.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ from halfmq.store.log_scan import Batch, LogScan
 from halfmq.store.recovery import examine_log, repair
 from halfmq.store.segment import SegmentFiles
 
-SEEDS = amount(80, 250, "HALFMQ_SEEDS")
+SEEDS = amount(80, 250, "HALFMQ_TEST_SEEDS")
 HOME = Path("/store/shard-0/log")
 
 

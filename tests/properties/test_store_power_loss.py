@@ -3,7 +3,7 @@
 After each start, readers must see exactly what the log holds: each visible message once, in its place, with its body;
 each half with its verdict. From time to time everything but the log is deleted first: the log alone is enough.
 
-`HALFMQ_SEEDS=2000` runs more seeds. A seed repeats exactly.
+`HALFMQ_TEST_SEEDS=2000` runs more seeds. A seed repeats exactly.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.amount import amount
 from tests.support.power_cuts import Lives, Lost, counts_of, is_broken, without_fdatasync
 from tests.support.small_broker import QUEUES, SmallBroker
 
-SEEDS = amount(80, 250, "HALFMQ_SEEDS")
+SEEDS = amount(80, 250, "HALFMQ_TEST_SEEDS")
 HOME = Path("/store")
 
 

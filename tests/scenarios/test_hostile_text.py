@@ -43,6 +43,7 @@ from halfmq.model.pending import (
     QueryInfo,
 )
 from halfmq.model.settings import BrokerSettings
+from halfmq.model.shown_settings import ShownSetting
 from halfmq.model.stored_message import StoredMessage, body_crc_of, encode
 from halfmq.spark.jobs import reconcile, reconciliation, report, report_figures
 from halfmq.spark.jobs.settings import fields_of
@@ -111,6 +112,7 @@ BODIES: dict[int, Any] = {
     codes.HMQ_STATS: [STATS],
     codes.HMQ_PRODUCER: LIMITS,
     codes.HMQ_QUERIES: [QueryInfo(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1, 1, 1, 0, False)],
+    codes.HMQ_SETTINGS: {HOSTILE: ShownSetting(HOSTILE, HOSTILE, HOSTILE), "host": ShownSetting([HOSTILE], "option")},
     codes.HMQ_CLIENTS: [ClientInfo(6, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1, (HOSTILE,), (HOSTILE,), 2, 0, True)],
     codes.HMQ_COORDINATORS: [CoordinatorInfo(HOSTILE, HOSTILE, 1, HOSTILE, 1, 0)],
     codes.RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {
@@ -207,6 +209,7 @@ ASKING: dict[str, tuple[tuple[str, ...], ...]] = {
     "tx damaged": ((), ("--json",)),
     "tx forget": ((HOSTILE, "--operator", "eve", "--reason", HOSTILE, "--yes"),),
     "query forget": ((HOSTILE, "--operator", "eve", "--reason", HOSTILE, "--yes"),),
+    "config get": ((), ("--sources",), ("--json",)),
     "topic list": ((), ("--json",)),
     "topic show": (("orders",), ("orders", "--json")),
     "topic create": (("orders",),),
@@ -497,6 +500,8 @@ CASES: dict[str, Callable[..., None] | None] = {
     "user list": None,
     "user remove": None,
     "context list": context_list,
+    # What the account that starts it, or the broker, was given by its own operator; refusals: "config get" below.
+    "config show": None,
     # Its archive has what other commands print.
     "diagnose": None,
     # They show what they were given: test_context.py.

@@ -39,7 +39,7 @@ class Service:
     def __init__(self, broker: Served, directory: Path, name: str) -> None:
         self.port = free_port()
         self.log = directory / f"{name}.log"
-        environment = os.environ | {"HALFMQ_URL": broker.url, "HALFMQ_DATABASE": str(directory / "shop.db")}
+        environment = os.environ | {"HALFMQ_URL": broker.url, "HALFMQ_TEST_DATABASE": str(directory / "shop.db")}
         command = [sys.executable, "-m", "uvicorn", f"tests.support.web_service:{name}", "--port", str(self.port)]
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)

@@ -9,8 +9,8 @@ from tests.support.amount import amount, seed_of_commit
 
 pytestmark = pytest.mark.slow
 
-SEEDS = amount(50, 500, "HALFMQ_POWER_LOSS_SEEDS")
-FIRST = amount(1 + seed_of_commit(), 1 + seed_of_commit(), "HALFMQ_POWER_LOSS_FIRST")
+SEEDS = amount(50, 500, "HALFMQ_TEST_POWER_LOSS_SEEDS")
+FIRST = amount(1 + seed_of_commit(), 1 + seed_of_commit(), "HALFMQ_TEST_POWER_LOSS_FIRST")
 #: Number of seeds in one test; the next free worker takes the next ones.
 STEP = 50
 RANGES = [range(first, min(first + STEP, FIRST + SEEDS)) for first in range(FIRST, FIRST + SEEDS, STEP)]

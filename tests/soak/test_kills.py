@@ -1,7 +1,7 @@
 """The profile "kills": the broker killed repeatedly, services at each of their points, and everything compared at once.
 
 Differences that the comparison must find are planted into the evidence: those of databases, readers and tags in ``test_soak`` and
-``test_oracle``, those of the log here. ``HALFMQ_CRASH_KILLS`` sets the number of kills.
+``test_oracle``, those of the log here. ``HALFMQ_TEST_CRASH_KILLS`` sets the number of kills.
 """
 
 import json
@@ -21,7 +21,7 @@ from tests.support.amount import amount
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(900)]
 
 #: Some 44 of them are services at their points; the others are the broker.
-KILLS = amount(60, 100, "HALFMQ_CRASH_KILLS")
+KILLS = amount(60, 100, "HALFMQ_TEST_CRASH_KILLS")
 Line = dict[str, Any]
 
 

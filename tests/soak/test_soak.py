@@ -26,8 +26,8 @@ from tests.soak.small_disk import can_mount
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.postgres, pytest.mark.timeout(600)]
 
-KILLS = int(os.environ.get("HALFMQ_SOAK_KILLS", "20"))
-SEED = int(os.environ.get("HALFMQ_SOAK_SEED", "0")) or random.SystemRandom().randrange(1, 1_000_000)
+KILLS = int(os.environ.get("HALFMQ_TEST_SOAK_KILLS", "20"))
+SEED = int(os.environ.get("HALFMQ_TEST_SOAK_SEED", "0")) or random.SystemRandom().randrange(1, 1_000_000)
 
 
 class Soaked(NamedTuple):

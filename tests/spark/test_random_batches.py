@@ -16,7 +16,7 @@ from tests.support.served import Served
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-BATCHES: Final = amount(gate=10, everything=200, variable="HALFMQ_BATCHES")
+BATCHES: Final = amount(gate=10, everything=200, variable="HALFMQ_TEST_BATCHES")
 
 
 @pytest.mark.timeout(600)

@@ -14,7 +14,7 @@ from tests.support.served import Served
 from tests.support.waiting import soon
 
 #: From a start to the next kill, on the average, seconds. In the gate most runs are over before.
-EVERY_S: Final = amount(gate=15, everything=5, variable="HALFMQ_BROKER_KILLS_EVERY_S")
+EVERY_S: Final = amount(gate=15, everything=5, variable="HALFMQ_TEST_BROKER_KILLS_EVERY_S")
 
 
 @contextlib.asynccontextmanager

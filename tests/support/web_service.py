@@ -1,6 +1,6 @@
 """A service as docs/database.md shows it, for FastAPI and Starlette: ``uvicorn tests.support.web_service:fastapi``.
 
-HALFMQ_URL: the broker. HALFMQ_DATABASE: the path of a SQLite file.
+HALFMQ_URL: the broker. HALFMQ_TEST_DATABASE: the path of a SQLite file.
 """
 
 import os
@@ -23,7 +23,7 @@ class Order(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
-engine = create_async_engine(f"sqlite+aiosqlite:///{os.environ['HALFMQ_DATABASE']}")
+engine = create_async_engine(f"sqlite+aiosqlite:///{os.environ['HALFMQ_TEST_DATABASE']}")
 sessions = async_sessionmaker(engine, expire_on_commit=False)
 markers = MarkerTable(Base.metadata)
 app = App.from_env(group="shop", sessions=sessions)

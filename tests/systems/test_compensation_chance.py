@@ -20,7 +20,7 @@ from tests.unit.sql.faces import DRIVERS, MARKS, Driver
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 
 #: Orders of each way on each database.
-RUNS = amount(gate=5, everything=200, variable="HALFMQ_SYSTEM_RUNS")
+RUNS = amount(gate=5, everything=200, variable="HALFMQ_TEST_SYSTEM_RUNS")
 #: Orders that are under way at once.
 BATCH = 50
 #: Of a fault at each of about 25 steps that an order takes.

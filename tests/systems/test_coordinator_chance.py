@@ -34,7 +34,7 @@ from tests.unit.sql.faces import DRIVERS, MARKS, Driver, located
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 
 #: Transfers on each database.
-RUNS = amount(gate=5, everything=200, variable="HALFMQ_SYSTEM_RUNS")
+RUNS = amount(gate=5, everything=200, variable="HALFMQ_TEST_SYSTEM_RUNS")
 #: That something happens at a call; of a transfer, that a person decides in its place; that another process takes over before it.
 CHANCE = 0.04
 PERSONS = 0.3

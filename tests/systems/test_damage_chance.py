@@ -58,7 +58,7 @@ __all__ = ["shop", "soon"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 
-RUNS = amount(gate=5, everything=200, variable="HALFMQ_SYSTEM_RUNS")
+RUNS = amount(gate=5, everything=200, variable="HALFMQ_TEST_SYSTEM_RUNS")
 #: Orders of one run, placed at once.
 ORDERS = 6
 #: A group whose policy rolls back what was checked once, and how many runs are of it.

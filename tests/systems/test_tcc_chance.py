@@ -24,7 +24,7 @@ from tests.systems.tcc import CANCELLED, CONFIRMED, LATE, TIMEOUT_S, Draw, Parti
 from tests.systems.test_tcc import on_databases
 from tests.unit.sql.faces import Driver, located
 
-RUNS = amount(gate=5, everything=200, variable="HALFMQ_SYSTEM_RUNS")
+RUNS = amount(gate=5, everything=200, variable="HALFMQ_TEST_SYSTEM_RUNS")
 #: That something happens at a call of an initiator, and at one of a participant.
 CHANCE, CHANCE_OF_PARTICIPANTS = 0.06, 0.04
 #: At a COMMIT of a participant. What it had not acknowledged comes again after a kill, and draws again: with more of them it

@@ -15,6 +15,7 @@ from halfmq.bench import load, measured_process, probe
 from halfmq.bench.load import Counts, Plan
 from halfmq.bench.measured_process import MeasuredProcess
 from halfmq.errors import EnvironmentFailed
+from halfmq.runtime.interpreter import build
 
 
 def _percentile(values: list[int], share: float) -> int | None:
@@ -165,7 +166,7 @@ def compare(
         for name in durabilities
     }
     return {
-        "machine": {"python": platform.python_version(), "system": platform.platform()},
+        "machine": {"python": platform.python_version(), "python_build": str(build()), "system": platform.platform()},
         "plan": dataclasses.asdict(plan),
         "ratio_to_baseline": {name: statistics.median(found) for name, found in ratios.items()},
         "ratios_to_baseline": ratios,

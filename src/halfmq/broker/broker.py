@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halfmq.broker.audit_log import AuditLog
-from halfmq.broker.config import BrokerConfig, TlsMode, check_caps, packed_host
+from halfmq.broker.config import BrokerConfig, TlsMode, check_caps, packed_host, shown_settings
 from halfmq.broker.first_token import remove_token, write_token
 from halfmq.broker.http.resources import Health
 from halfmq.broker.listener import Bind, PortPlan, PortTls, bind
@@ -197,7 +197,7 @@ class Broker:
         check_caps(settings)
         engine, redone = recover(self._store, settings)
         view = engine.state
-        self._compose(engine, self._store, str(Address(self.config.advertised(), ports.broker)))
+        self._compose(engine, self._store, ports)
         self._ports.listen()
         self._sequencer.begin_epoch(
             self._store.epoch, self._clock.wall_ms(),
@@ -244,7 +244,7 @@ class Broker:
             await self._ports.bind([PortPlan("VIP channel", self._gateway.admit, vip_port, without=without, tls=tls)])
         return Ports(broker, names, self._ports.number_of("HTTP service"))
 
-    def _compose(self, engine: Engine, store: Store, address: str) -> None:
+    def _compose(self, engine: Engine, store: Store, ports: Ports) -> None:
         view = engine.state
         time = BrokerTime(self._clock, view.batch_time_ms)
         self._timer = DeadlineTimer(self._loop, time, self._tick)
@@ -308,7 +308,8 @@ class Broker:
             verdicts=Verdicts(sequencer, stored), pulls=self._pulls, check_polls=self._check_polls, queues=Queues(sequencer, store),
             stored=stored, topics=Topics(sequencer), members=self._members,
             transactions=transactions, comparisons=comparisons, stats=Stats(sequencer, store, traffic, time), traffic=traffic,
-            address=address, durability=self.config.durability.value,
+            address=str(Address(self.config.advertised(), ports.broker)), durability=self.config.durability.value,
+            settings=shown_settings(self.config, settings, {"port": ports.broker, "name_port": ports.names, "http_port": ports.http}),
         ))  # fmt: skip
         peers.on_gone = self._peer_gone
         peers.on_drained = self._peer_drained

@@ -3,17 +3,20 @@
 import enum
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace as replace_fields
 
 from halfmq import limits
 from halfmq.errors import UsageError
 from halfmq.model.address import TlsFiles, ip_of
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
-from halfmq.model.settings import BrokerSettings, caps_that_fit, segment_bytes_for
+from halfmq.model.settings import BrokerSettings, caps, caps_that_fit, segment_bytes_for
+from halfmq.model.shown_settings import ShownSetting
 from halfmq.store.store import Durability
 
 #: RocketMQ's ``listenPort`` of broker and name server.
@@ -108,6 +111,8 @@ class BrokerConfig:
     audit_log_files: int = limits.AUDIT_FILES_MAX
     #: Settings of decisions; the broker sets ``store_host`` and ``segment_bytes`` in it.
     settings: BrokerSettings = field(default_factory=BrokerSettings)
+    #: What the caller was given, by name, with the source of each; empty if it does not say. Nothing is decided by it.
+    given: Mapping[str, ShownSetting] = field(default_factory=dict, compare=False)
 
     def checked(self) -> "BrokerConfig":
         """This configuration, if it is valid.
@@ -305,6 +310,24 @@ def _access_rules(config: BrokerConfig) -> Iterator[_Rule]:
         f"--host {beyond} lets other machines connect, without {' and without '.join(missing)}",
         "add what is missing; or --insecure, if a firewall or a private network decides who connects; or --host 127.0.0.1",
     )
+
+
+def shown_settings(
+    config: BrokerConfig, settings: BrokerSettings, ports: Mapping[str, int | None]
+) -> dict[str, ShownSetting]:
+    """``config.given`` with the values that the broker really has: a store keeps the size of its segments, and the system may give fewer
+    connections, or choose ports. ``settings``: of the state."""
+    maximum = caps(settings)
+    actual = {
+        **{one.name: getattr(settings, one.name) for one in fields(settings)},
+        "topics_max": maximum.topics,
+        "groups_max": maximum.groups,
+        "connections_max": config.connections_max,
+        **ports,
+    }
+    return {
+        name: replace_fields(one, value=actual[name]) if name in actual else one for name, one in config.given.items()
+    }
 
 
 def check_caps(settings: BrokerSettings) -> None:

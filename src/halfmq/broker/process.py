@@ -10,6 +10,7 @@ import gc
 import json
 import logging
 import os
+import platform
 import signal
 import sys
 from dataclasses import replace
@@ -26,6 +27,7 @@ from halfmq.runtime.allocator import keep_freed_memory
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import Permissions, RealDisk
 from halfmq.runtime.entropy import SystemEntropy
+from halfmq.runtime.interpreter import build
 from halfmq.store.identity import LOCK_NAME
 from halfmq.store.identity import NAME as STORE_JSON
 from halfmq.store.store import SHARD
@@ -95,6 +97,7 @@ async def _serve(config: BrokerConfig, permissions: Permissions, ports_file: Pat
         gc.enable()
         _log_advertised_address(config, ports.broker)
         _warn_if_insecure(config)
+        _warn_if_not_optimised()
         if ports_file is not None:
             _write_ports(ports_file, ports)
         stopping = asyncio.create_task(stop.wait())
@@ -132,6 +135,15 @@ def _warn_if_insecure(config: BrokerConfig) -> None:
             " by a firewall or a private network",
             " and without ".join(missing),
         )
+
+
+def _warn_if_not_optimised() -> None:
+    lacks = build().lacks
+    if lacks:
+        log.warning(
+            "this Python %s is not optimised (%s): transactions take about a fifth more CPU; see docs/deployment.md",
+            platform.python_version(), lacks,
+        )  # fmt: skip
 
 
 def _group_id(group: str) -> int:

@@ -27,7 +27,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 #: What a broker is asked, each by the command that shows it.
 ASKED: Final = (
     "tx stats --json", "tx list --json --max 1000", "tx damaged --json", "query list --json", "coordinator list --json",
-    "group holds", "topic list --json", "group list --json", "client list --json", "user list --json",
+    "group holds", "topic list --json", "group list --json", "client list --json", "user list --json", "config get --json",
 )  # fmt: skip
 #: Kept of a log file, from its end, bytes.
 LOG_BYTES: Final = 4 << 20

@@ -26,6 +26,12 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.FAILED: "it could not start, or had to stop; the last line says why",
         ExitStatus.USAGE: "usage error",
     },
+    "halfmq config": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "the broker is away or refuses; any other failure",
+        ExitStatus.USAGE: "`halfmq serve` would refuse these settings; usage error",
+        ExitStatus.NOT_FOUND: "the broker has no such setting",
+    },
     "halfmq tx": {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "any other failure",

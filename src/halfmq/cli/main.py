@@ -28,6 +28,9 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "serve": Entry("halfmq.cli.serve", "Run the broker and its name server on one directory."),
+    "config": Entry(
+        "halfmq.cli.config", "Show the settings of a broker, running or to be started, and where each comes from."
+    ),
     "store": Entry("halfmq.cli.store", "Verify or dump the files of a store, read-only; also while the broker runs."),
     "tx": Entry("halfmq.cli.tx", "List, explain and settle undecided transactions; set limits of producer groups."),
     "pipeline": Entry(
@@ -76,6 +79,8 @@ class LazyCommand(TyperCommand):
         try:
             real = self._make()
         except ModuleNotFoundError as error:
+            if extra.get("resilient_parsing"):  # a shell completes the line
+                return super().make_context(info_name, args, parent=parent, **extra)
             output.note(
                 f"{parent.command_path} {self.name}: {error}. Install the missing extra: pip install 'halfmq[{self._extra}]'"
             )
@@ -101,10 +106,10 @@ class LazyGroup(TyperGroup):
         return LazyCommand(cmd_name, entry.help, lambda: _imported(entry.module), extra="server")
 
 
+# With completion by Typer. While it completes a line, it makes the contexts of the commands in it, so a module is imported as when it runs.
 app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
-    add_completion=False,
     help="A message is visible if and only if the local database transaction that sent it committed.",
 )
 

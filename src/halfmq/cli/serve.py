@@ -1,6 +1,9 @@
-"""``halfmq serve``: runs the broker and its name server in one process, until SIGTERM or SIGINT."""
+"""``halfmq serve``: runs the broker and its name server in one process, until SIGTERM or SIGINT.
 
-from dataclasses import fields
+``_HELP`` is the table of its settings, for `halfmq config` as well.
+"""
+
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -11,6 +14,7 @@ from halfmq.broker.config import RETENTION_MS, BrokerConfig
 from halfmq.broker.log_output import LogFormat
 from halfmq.cli.exit_status import exit_text
 from halfmq.cli.main import path, with_options
+from halfmq.cli.setting_sources import ConfiguredCommand, config_option, shown
 from halfmq.model.settings import BrokerSettings
 
 #: A hundred years; for unlimited retention use 0.
@@ -133,28 +137,38 @@ _FIELDS: Final = {
 }
 
 
-def serve(**given: Any) -> None:
+def serve(ctx: typer.Context, **given: Any) -> None:
     """Run the broker and its name server on one directory.
 
-    On SIGTERM or SIGINT it completes accepted requests, writes a checkpoint and exits with 0.
+    On SIGTERM or SIGINT it completes accepted requests, writes a checkpoint and exits with 0. Each option can also be set by a variable
+    of the environment (HALFMQ_RETENTION_HOURS) or in the file of --config (retention_hours).
     """
     from halfmq.broker.process import run
 
+    config = configuration(given)
+    config = replace(config, given=shown(ctx, {**given, "host": list(config.hosts)}, KINDS))
+    raise typer.Exit(
+        run(config, ports_file=given["ports_file"], verbose=given["verbose"], log_format=given["log_format"])
+    )
+
+
+def configuration(given: dict[str, Any]) -> BrokerConfig:
+    """What the options say, by name.
+
+    Raises:
+        typer.BadParameter: no such retention is possible. Other values are checked by ``BrokerConfig.checked``.
+    """
     retention_hours = given["retention_hours"]
     if not 0 <= retention_hours <= _RETENTION_HOURS_MAX:  # also true for NaN
         text = f"0 to {_RETENTION_HOURS_MAX:,} hours; 0: no limit"
         raise typer.BadParameter(text, param_hint="--retention-hours")
-    for name in ("topics_max", "groups_max"):
-        given[name] = -1 if given[name] is None else given[name]
-    config = BrokerConfig(
+    limits_ = {name: -1 if given[name] is None else given[name] for name in ("topics_max", "groups_max")}
+    return BrokerConfig(
         hosts=tuple(dict.fromkeys(given["host"] or ("127.0.0.1",))),
         http_host_names=tuple(given["http_host_name"] or ()),
         retention_ms=round(retention_hours * 3_600_000),
-        settings=BrokerSettings(**_those_of(BrokerSettings, given)),
+        settings=BrokerSettings(**_those_of(BrokerSettings, given | limits_)),
         **_those_of(BrokerConfig, given),
-    )
-    raise typer.Exit(
-        run(config, ports_file=given["ports_file"], verbose=given["verbose"], log_format=given["log_format"])
     )
 
 
@@ -163,11 +177,23 @@ def _those_of(kind: Any, given: dict[str, Any]) -> dict[str, Any]:
     return {field.name: given[field.name] for field in fields(kind) if field.name in given}
 
 
+def _definition(name: str) -> _Own:
+    return _OWN.get(name) or _FIELDS[name]
+
+
 def _option(name: str, help_: str) -> tuple[Any, Any]:
-    kind, default, declarations, parser, shows_default = _OWN.get(name) or _FIELDS[name]
+    kind, default, declarations, parser, shows_default = _definition(name)
     return Annotated[kind, typer.Option(*declarations, help=help_, parser=parser, show_default=shows_default)], default
 
 
-app.command(epilog=exit_text("halfmq serve"))(
-    with_options(serve, {name: _option(name, text) for name, text in _HELP.items()})
+#: The type of each setting.
+KINDS: Final[dict[str, Any]] = {name: _definition(name).kind for name in _HELP}
+#: Annotation and default of each option, for ``with_options``.
+OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
+    "config": config_option(KINDS),
+    **{name: _option(name, text) for name, text in _HELP.items()},
+}
+
+app.command(cls=ConfiguredCommand, epilog=exit_text("halfmq serve"))(
+    with_options(serve, {"ctx": (typer.Context, ...), **OPTIONS})
 )

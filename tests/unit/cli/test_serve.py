@@ -101,6 +101,6 @@ def test_data_is_required() -> None:
 
 def test_help_names_every_flag_in_full_on_a_narrow_terminal() -> None:
     said = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "80"}, terminal_width=80).output
-    flags = [f"--{name.replace('_', '-')}" for name in inspect.signature(serve).parameters]
+    flags = [f"--{name.replace('_', '-')}" for name in inspect.signature(serve).parameters if name != "ctx"]
     assert [flag for flag in flags if flag not in said] == []
     assert len(flags) > 15

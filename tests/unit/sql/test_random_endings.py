@@ -28,7 +28,7 @@ from halfmq.errors import TransactionUnknown
 
 __all__ = ["app"]
 
-RUNS = ("HALFMQ_ENDINGS", amount(gate=40, everything=2_000, variable="HALFMQ_ENDINGS"))
+RUNS = ("HALFMQ_TEST_ENDINGS", amount(gate=40, everything=2_000, variable="HALFMQ_TEST_ENDINGS"))
 #: A row that is there before, and pairs of rows for locks; no messages belong to them.
 TAKEN = 900_000_000
 PAIRS = [(TAKEN + 1 + 2 * number, TAKEN + 2 + 2 * number) for number in range(32)]

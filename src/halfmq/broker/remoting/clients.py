@@ -1,4 +1,4 @@
-"""Connections for operators (29033, 29034): list them, and close those of one client.
+"""Connections for operators (29032, 29033): list them, and close those of one client.
 
 A client that is closed so connects again at once, as after any loss of its connection: it helps with one that hangs, or whose place
 another member shall take. What keeps a client away is its user's permissions and limits.
@@ -37,7 +37,7 @@ class ClientList(Handlers):
         self._peers = parts.gateway.peers
 
     def list(self, connection: Connection, request: Request[Any]) -> None:
-        """29033: a page of connections, in the order in which they were made."""
+        """29032: a page of connections, in the order in which they were made."""
         page = page_of(self._peers.connected.values(), request.ext.rows, request.ext.start, self._row)
         self._answer_page(connection, request, page, CLIENTS.encode(page.rows))
 
@@ -60,7 +60,7 @@ class ClientList(Handlers):
         )
 
     def kick(self, connection: Connection, request: Request[Any]) -> None:
-        """29034: close the connections of a client, after it is logged who wants that and why. Never the connection of the request.
+        """29033: close the connections of a client, after it is logged who wants that and why. Never the connection of the request.
 
         Refusals: INVALID_PARAMETER: not exactly one of client id and connection, or no name or reason. NOT_FOUND: there is none.
         """

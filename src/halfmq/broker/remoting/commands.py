@@ -15,6 +15,7 @@ from halfmq.broker.remoting.admin_stats import AdminStats
 from halfmq.broker.remoting.checks import CheckPollCommands
 from halfmq.broker.remoting.client_calls import ClientCommands
 from halfmq.broker.remoting.clients import ClientList
+from halfmq.broker.remoting.configuration import ConfigurationCommands
 from halfmq.broker.remoting.coordinators import CoordinatorCommands
 from halfmq.broker.remoting.gateway import Command
 from halfmq.broker.remoting.half_batches import HalfBatchCommands
@@ -277,6 +278,8 @@ COMMANDS: Final[dict[int, Command]] = {
     codes.HMQ_SET_USER: Command(UserCommands.set, _ADMINISTER),
     codes.HMQ_USERS: Command(UserCommands.list, _ADMINISTER, fields=PageFields),
     codes.HMQ_REMOVE_USER: Command(UserCommands.remove, _ADMINISTER, fields=users.RemoveUserFields),
+    # It names files of the machine.
+    codes.HMQ_SETTINGS: Command(ConfigurationCommands.show, _ADMINISTER),
     codes.HMQ_CLIENTS: Command(ClientList.list, _DESCRIBE, fields=PageFields),
     codes.HMQ_KICK_CLIENT: Command(
         ClientList.kick, _ADMINISTER, fields=clients.KickClientFields, rules=rules.KICK_CLIENT

@@ -30,6 +30,7 @@ from halfmq.broker.timers import BrokerTime
 from halfmq.broker.turns import Turns
 from halfmq.core.commands import Actor, Command
 from halfmq.core.decision import Done, Failed, Refused, Reply, Why
+from halfmq.model.shown_settings import ShownSetting
 from halfmq.model.steps import Steps
 from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.header import Request
@@ -70,6 +71,8 @@ class Parts:
     address: str
     #: As responses to verdicts state it.
     durability: str
+    #: As ``broker.config.shown_settings`` says them.
+    settings: Mapping[str, ShownSetting]
 
 
 class Handlers:

@@ -1,8 +1,8 @@
 """Commands of halfmq for operators about connections.
 
-    HMQ_CLIENTS      29033  ext ``max``, ``from``: ``next`` of the previous page
+    HMQ_CLIENTS      29032  ext ``max``, ``from``: ``next`` of the previous page
         response  code 0, ext ``total``, ``next`` (start of the next page, absent on the last one); body JSON [``ClientInfo``, ...]
-    HMQ_KICK_CLIENT  29034  ext ``clientId`` or ``connection``, ``operator``, ``reason``
+    HMQ_KICK_CLIENT  29033  ext ``clientId`` or ``connection``, ``operator``, ``reason``
         response  code 0, ext ``closed``: how many connections; 1: there is no such connection
 
 Response code 29: an invalid field. RocketMQ responds with 3. Pure functions.

@@ -124,9 +124,11 @@ HMQ_LOGIN: Final = 29_027
 HMQ_SET_USER: Final = 29_028
 HMQ_USERS: Final = 29_029
 HMQ_REMOVE_USER: Final = 29_030
+#: The settings of the broker, with their sources (``configuration``).
+HMQ_SETTINGS: Final = 29_031
 #: List connections, or close those of a client (``clients``).
-HMQ_CLIENTS: Final = 29_033
-HMQ_KICK_CLIENT: Final = 29_034
+HMQ_CLIENTS: Final = 29_032
+HMQ_KICK_CLIENT: Final = 29_033
 
 
 class ResponseCode(IntEnum):
