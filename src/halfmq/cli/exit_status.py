@@ -26,6 +26,12 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.FAILED: "it could not start, or had to stop; the last line says why",
         ExitStatus.USAGE: "usage error",
     },
+    "halfmq backup": {
+        ExitStatus.SUCCESS: "the backup is complete and was read back",
+        ExitStatus.FAILED: "any other failure; a backup that was in DIR before is still valid",
+        ExitStatus.USAGE: "usage error; DIR is of another store, or no backup, or the broker's log does not continue it",
+        ExitStatus.REFUSED: "your user is not accepted",
+    },
     "halfmq tx": {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "any other failure",

@@ -124,6 +124,10 @@ HMQ_LOGIN: Final = 29_027
 HMQ_SET_USER: Final = 29_028
 HMQ_USERS: Final = 29_029
 HMQ_REMOVE_USER: Final = 29_030
+#: Begin a backup, read bytes of the log for it, end it (``backup``).
+HMQ_BACKUP_BEGIN: Final = 29_038
+HMQ_BACKUP_READ: Final = 29_039
+HMQ_BACKUP_END: Final = 29_040
 
 
 class ResponseCode(IntEnum):

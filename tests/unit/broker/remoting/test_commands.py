@@ -75,6 +75,7 @@ OPERATED = {Right.ADMINISTER, Right.SETTLE}
 #: Their bodies are typed, and refuse fields that they do not know; or they change nothing.
 WITHOUT_RULES = {
     codes.HMQ_SET_USER, codes.HMQ_USERS, codes.HMQ_REMOVE_USER, RequestCode.GET_CONSUMER_RUNNING_INFO,
+    codes.HMQ_BACKUP_BEGIN, codes.HMQ_BACKUP_READ, codes.HMQ_BACKUP_END,
 }  # fmt: skip
 
 
