@@ -32,6 +32,11 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.USAGE: "usage error; DIR is of another store, or no backup, or the broker's log does not continue it",
         ExitStatus.REFUSED: "your user is not accepted",
     },
+    "halfmq restore": {
+        ExitStatus.SUCCESS: "the store is restored",
+        ExitStatus.FAILED: "the backup is damaged, or the disk failed",
+        ExitStatus.USAGE: "usage error; no backup, DATA is not empty, or a position that the backup does not have",
+    },
     "halfmq tx": {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "any other failure",

@@ -28,6 +28,7 @@ class Entry(NamedTuple):
 COMMANDS: Final[dict[str, Entry]] = {
     "serve": Entry("halfmq.cli.serve", "Run the broker and its name server on one directory."),
     "backup": Entry("halfmq.cli.backup", "Back up a running broker: a verified copy of its log, incremental."),
+    "restore": Entry("halfmq.cli.restore", "Make a new store from a backup, up to a position or a time."),
     "store": Entry("halfmq.cli.store", "Verify or dump the files of a store, read-only; also while the broker runs."),
     "tx": Entry("halfmq.cli.tx", "List, explain and settle undecided transactions; set limits of producer groups."),
     "pipeline": Entry(
