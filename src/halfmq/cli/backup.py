@@ -1,5 +1,6 @@
 """``halfmq backup DIR``: a copy of the log of a running broker, up to one position, verified after it was written."""
 
+import re
 import sys
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from halfmq.cli.requests import URL, Commands, Json, Timeout, Url
 from halfmq.client.blocking import Connection, Unavailable
 from halfmq.errors import ConnectError, EnvironmentFailed, RequestFailed, StoreDamaged, StoreInUse, UsageError
 from halfmq.model.address import parse_url
+from halfmq.model.placement import SEGMENT_BYTES_MIN
 from halfmq.model.text_fields import read_fields, write_fields
 from halfmq.runtime.disk import Disk, File, RealDisk
 from halfmq.store.backup import (
@@ -36,12 +38,13 @@ from halfmq.store.backup import (
     why_not_a_backup,
     write_manifest,
 )
-from halfmq.store.layout import BATCH_HEADER
+from halfmq.store.layout import BATCH_HEADER, STORE_FORMATS_READ
 from halfmq.wire.remoting.backup import BackupBeginFields, BackupBegun, BackupReadFields
 from halfmq.wire.remoting.codes import HMQ_BACKUP_BEGIN, HMQ_BACKUP_END, HMQ_BACKUP_READ, ResponseCode, code_name
 
 _COMMANDS: Final = Commands("halfmq backup")
 app = typer.Typer(help="Back up a running broker.", add_completion=False)
+_STORE: Final = re.compile("[0-9a-f]{32}")
 #: A response waits for the disk of the broker, and for its checkpoint.
 _TIMEOUT_S: Final = 60.0
 #: Reads at a time, so that one travels while the next is read. The broker takes twice as many.
@@ -177,6 +180,17 @@ class _Source:
             self.begun = read_fields(BackupBegun, self._answer(HMQ_BACKUP_BEGIN, opaque)[0])
         except msgspec.ValidationError as error:
             raise RequestFailed(f"{self.address} responds without a field: {error}") from error
+        begun = self.begun
+        segment_bytes = begun.segment_bytes
+        is_possible = (
+            segment_bytes > 0 and segment_bytes % SEGMENT_BYTES_MIN == 0 and begun.log_start % segment_bytes == 0
+        )
+        if not is_possible or _STORE.fullmatch(begun.store) is None or begun.format not in STORE_FORMATS_READ:
+            raise RequestFailed(
+                f"{self.address} responds with a store that this version does not know: id {begun.store!r}, format {begun.format}, segments "
+                f"of {segment_bytes} bytes, from {begun.log_start}",
+                hint="use the version of halfmq that the broker has",
+            )
 
     def read(self, offset: int, end: int) -> Iterator[bytes]:
         """The bytes of the log from ``offset`` to ``end``, which are in one segment, in order."""

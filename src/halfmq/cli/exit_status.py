@@ -30,7 +30,6 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.SUCCESS: "the backup is complete and was read back",
         ExitStatus.FAILED: "any other failure; a backup that was in DIR before is still valid",
         ExitStatus.USAGE: "usage error; DIR is of another store, or no backup, or the broker's log does not continue it",
-        ExitStatus.REFUSED: "your user is not accepted",
     },
     "halfmq restore": {
         ExitStatus.SUCCESS: "the store is restored",

@@ -12,7 +12,6 @@ A batch of a query that a later run supersedes is still rolled back (``transacti
 
 from halfmq.core.decision import Refused, Why
 from halfmq.core.state import State, Undecided
-from halfmq.core.transaction.states import TransactionState
 from halfmq.model.records import DecidedBy, Parked, ParkedBecause, parked_size
 
 
@@ -36,5 +35,4 @@ def refusal(known: Undecided) -> Refused:
         Why.AFTER_RESTORE,
         f"transaction {known.tx_id!r} was undecided when this store was restored from a backup, and may have been committed after that: "
         "it is parked until an operator decides (halfmq tx)",
-        TransactionState.UNDECIDED.value,
     )
