@@ -10,6 +10,7 @@ from typing import Any, Final
 from tests.support.amount import amount, seed_of_commit
 from tests.support.raw_client import Answer, RawClient
 from tests.support.served import Served
+from tests.support.waiting import until
 from typer.testing import CliRunner
 
 from halfmq.cli import backup, restore, tx
@@ -48,10 +49,10 @@ class Shop:
                 try:
                     while not self.over:
                         number += 1
-                        await asyncio.wait_for(self.transaction(client, f"{worker:08X}{number:024X}"), 5)
+                        await self.transaction(client, f"{worker:08X}{number:024X}")
                 finally:
                     await client.close()
-            await asyncio.sleep(0.02)  # the broker is being started
+            await asyncio.sleep(0.02)  # real time: the broker is being started
 
     async def transaction(self, client: RawClient, tx_id: str) -> None:
         rng, record = self.rng, self.history.record
@@ -86,7 +87,7 @@ async def backed_up(served: Served, directory: Path, rng: random.Random) -> tupl
     while True:
         command = asyncio.ensure_future(asyncio.to_thread(invoke, backup.app, directory, "--url", served.url, "--json"))
         if failed < 3:
-            await asyncio.sleep(rng.uniform(0, 0.12))  # at any moment of it
+            await asyncio.sleep(rng.uniform(0, 0.12))  # real time: at any moment of it
             await asyncio.to_thread(served.kill)
             await asyncio.to_thread(served.start)
         done = await command
@@ -103,6 +104,12 @@ def undecided(served: Served) -> dict[str, str]:
     return {row["tx_id"]: row["set_aside"] for row in json.loads(done.stdout)["transactions"]}
 
 
+async def more(shop: Shop) -> None:
+    """100 further transactions are settled."""
+    enough = len(shop.acknowledged) + 100
+    await until(lambda: len(shop.acknowledged) >= enough, "100 transactions")
+
+
 async def test_a_backup_under_load_and_kills_is_restored_to_a_consistent_position(tmp_path: Path) -> None:
     seed = seed_of_commit()
     rng = random.Random(f"kills {seed}")
@@ -113,16 +120,12 @@ async def test_a_backup_under_load_and_kills_is_restored_to_a_consistent_positio
     position, failures = 0, 0
     try:
         for _ in range(ROUNDS):
-            before = len(shop.acknowledged)
-            while len(shop.acknowledged) < before + 100:
-                await asyncio.sleep(0.01)  # until there is something new
+            await more(shop)
             said, failed = await backed_up(served, tmp_path / "backup", rng)
             assert said["copied_bytes"] == said["position"] - position, f"seed {seed}: only what is new"
             position, failures = said["position"], failures + failed
             assert said["bytes"] == position
-        before = len(shop.acknowledged)
-        while len(shop.acknowledged) < before + 100:
-            await asyncio.sleep(0.01)
+        await more(shop)
     finally:
         shop.over = True
         await asyncio.gather(*workers)
