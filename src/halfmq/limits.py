@@ -193,6 +193,10 @@ FREED_BYTES_KEPT: Final = 32 << 20
 #: of 390 bytes that lie between others take 4 ms, 2 MiB of messages of 1.3 KiB 3 ms; half batches a third of that.
 RAW_READ_BYTES_MAX: Final = 8 << 20
 RAW_READ_MESSAGES_MAX: Final = 5_120
+#: Maximum of a read for a backup. It is read on the maintenance thread, and the loop copies it once into its response.
+BACKUP_READ_BYTES_MAX: Final = 1 << 20
+#: Epochs of coordinators that a restored store never gives: the store whose backup it is may have given them after the backup.
+RESTORE_EPOCHS_SKIPPED: Final = 1 << 24
 #: Maximum of a read of the transaction table: rows with their records, which take 2.4 us each, bytes of records, and rows among which the
 #: undecided ones are searched, which takes 3.6 ms.
 TABLE_READ_ROWS_MAX: Final = 1_024

@@ -38,6 +38,7 @@ _RECOVERY: Final = "tests/documents/test_recovery_page.py"
 _CONFIGURATION: Final = "tests/documents/test_configuration_page.py"
 _TLS: Final = "tests/documents/test_tls_page.py"
 _OPERATIONS: Final = By("tests/documents/test_operations_page.py::test_the_commands_print_what_the_page_shows")
+_BACKUP: Final = By("tests/documents/test_backup_page.py::test_the_commands_say_what_the_page_says")
 _USERS: Final = By("tests/documents/test_users_page.py::test_the_commands_run_one_after_the_other")
 _SPARK: Final = By("tests/spark/test_documents.py::test_the_programs_run")
 _JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_run")
@@ -65,6 +66,18 @@ BLOCKS: Final[dict[str, Rows]] = {
     ),
     "examples/README.md": (
         ("pip install", Not("as README.md, whose installation is run; tests/outbox/test_examples.py runs each program")),
+    ),
+    "docs/backup.md": (
+        ("halfmq backup backup", _BACKUP),
+        ("backup of store a82", _BACKUP),
+        ("backup of store a82", _BACKUP),
+        ("halfmq store verify backup", _BACKUP),
+        ("backup of store a82", _BACKUP),
+        ("halfmq restore backup restored", _BACKUP),
+        ("restored is store", _BACKUP),
+        ("halfmq restore backup earlier", _BACKUP),
+        ("earlier is store", _BACKUP),
+        ("AGE   GROUP", _BACKUP),
     ),
     "docs/check-history.md": (
         ("$ halfmq check-history history/", By(f"{_PROGRAMS}::test_a_history_is_recorded_and_checked")),

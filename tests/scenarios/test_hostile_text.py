@@ -290,6 +290,29 @@ def store_verify(invoke: Invoke, home: Path) -> None:
     assert_harmless(invoke("store", "verify", str(home / "x\x1b[2K"))[1])
 
 
+def backup_of_hostile_broker(invoke: Invoke, home: Path) -> None:
+    hostile = {"store": HOSTILE, "format": "3", "segmentBytes": "0", "logStart": "0", "position": "9"}
+    for answer in (
+        refuses,
+        lambda request: header.encode_response(request, 0, ext=hostile),
+        lambda request: header.encode_response(request, 0, ext={**hostile, "position": HOSTILE}),
+    ):
+        server = ScriptedServer(answer)
+        try:
+            status, text = invoke("backup", str(home / "backup"), "--url", server.url)
+        finally:
+            server.close()
+        assert status == 1
+        assert_harmless(text, shows=answer is refuses)
+    (home / "x\x1b[2K" / "other").mkdir(parents=True)
+    assert_harmless(invoke("backup", str(home / "x\x1b[2K"), "--url", "127.0.0.1:1")[1])
+
+
+def restore_of_hostile_path(invoke: Invoke, home: Path) -> None:
+    assert_harmless(invoke("restore", str(home / "x\x1b[2K"), str(home / "new"))[1])
+    assert_harmless(invoke("restore", str(home), str(home / "new"), "--time", HOSTILE)[1])
+
+
 def store_dump(invoke: Invoke, home: Path) -> None:
     hostile_store(home)
     for more in ((), ("--bodies",)):
@@ -479,6 +502,8 @@ OF_APPLICATIONS: dict[str, Callable[[Invoke, Path, pytest.MonkeyPatch], None]] =
 
 CASES: dict[str, Callable[..., None] | None] = {
     **dict.fromkeys(ASKING),
+    "backup": backup_of_hostile_broker,
+    "restore": restore_of_hostile_path,
     "store verify": store_verify,
     "store dump": store_dump,
     "check-history": check_history,

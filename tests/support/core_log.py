@@ -241,6 +241,12 @@ class CoreLog:
         )
         self.batches.append(batch)
 
+    def restore(self) -> None:
+        """What is in the log becomes a restored store."""
+        self.close()
+        self.restart()
+        self.batches.append(Engine(self.state, WholeDisk()).mark_restored("0" * 32, self.state.log_end, self.now_ms))
+
     def restart(self) -> None:
         """Continue with the state from redo of the remaining log; session state is lost."""
         self.state = self.redone()

@@ -45,6 +45,7 @@ from halfmq.model.records import (
     Record,
     Ref,
     Released,
+    Restored,
     RolledBack,
     TopicDeleted,
     TopicSet,
@@ -315,6 +316,11 @@ def compared(tx_id: str = "T1", source: str = "sql.mq_tx") -> Make:
         GROUP, tx_id, 3, source, False, 4, "ada", 64, 1_700_000_000_000, 1_700_000_001_000, 300, 1_700_000_002_000
     )
     return lambda offset: Compared(offset, payload_record_size(payload), GROUP, tx_id, 3, source, payload)
+
+
+def restored(store: str = "0123456789abcdef" * 2, position: int = 4_096) -> Make:
+    payload = payload_of(store, position)
+    return lambda offset: Restored(offset, payload_record_size(payload), store, position, payload)
 
 
 def user_set(name: str = "shop", user: User | None = SHOP) -> Make:

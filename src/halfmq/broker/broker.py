@@ -37,6 +37,7 @@ from halfmq.broker.remoting.handlers import Handlers, Parts
 from halfmq.broker.remoting.producer_groups import log_policy_action
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.audit import Audit
+from halfmq.broker.services.backups import Backups
 from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.checks import Checks
 from halfmq.broker.services.chosen_ids import ChosenIds
@@ -302,20 +303,22 @@ class Broker:
             self._begin_metrics(self._counts, store, slow_sync, traffic, comparisons, time)
         self._pulls.on_given = traffic.note
         self._begin_users(sequencer, time)
+        backups = Backups(self._loop.time)
         self._handlers = commands.bind(Parts(
             gateway=gateway, sequencer=sequencer, store=store, loop=self._loop, time=time, turns=turns, offload=self._offload,
             chosen_ids=self._chosen_ids, sends=Sends(sequencer, stored, self._chosen_ids, turns),
             verdicts=Verdicts(sequencer, stored), pulls=self._pulls, check_polls=self._check_polls, queues=Queues(sequencer, store),
             stored=stored, topics=Topics(sequencer), members=self._members,
-            transactions=transactions, comparisons=comparisons, stats=Stats(sequencer, store, traffic, time), traffic=traffic,
+            transactions=transactions, comparisons=comparisons, stats=Stats(sequencer, store, traffic, time), traffic=traffic, backups=backups,
             address=str(Address(self.config.advertised(), ports.broker)), durability=self.config.durability.value,
             settings=shown_settings(self.config, settings, {"port": ports.broker, "name_port": ports.names, "http_port": ports.http}),
         ))  # fmt: skip
         peers.on_gone = self._peer_gone
         peers.on_drained = self._peer_drained
         self._maintenance = Maintenance(
-            self.config, sequencer, store, self._loop, self._offload, time, slow_sync, self._fatal
-        )
+            self.config, sequencer, store, self._loop, self._offload, time, slow_sync, self._fatal,
+            kept_from=backups.kept_from,
+        )  # fmt: skip
         self._maintenance.every("traffic", SAMPLE_MS, lambda: traffic.sample(time.now_ms()))
 
     def _begin_metrics(

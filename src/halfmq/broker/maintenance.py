@@ -30,7 +30,7 @@ from halfmq.core.clock_jumps import is_time_due
 from halfmq.core.commands import CopyForward, NoteTime, TrimLog, Unread
 from halfmq.core.decision import Done, Failed, Reply
 from halfmq.core.holds import holding, unread_between
-from halfmq.core.retention import ClosedSegment, RetentionLimits, TrimTarget, hold_bytes_of, trim_target
+from halfmq.core.retention import ClosedSegment, RetentionLimits, TrimTarget, hold_bytes_of, tied_start, trim_target
 from halfmq.core.session import DiskSpace
 from halfmq.core.snapshot import encode_rows
 from halfmq.core.steps import goes_on
@@ -66,7 +66,10 @@ class Maintenance:
         time: BrokerTime,
         slow_sync: SlowSync,
         on_fatal: Callable[[BaseException], None],
+        *,
+        kept_from: Callable[[], int | None] = lambda: None,
     ) -> None:
+        """``kept_from``: the log offset from which backups in progress need the log; None: there are none."""
         self._config = config
         self._sequencer = sequencer
         self._store = store
@@ -75,6 +78,7 @@ class Maintenance:
         self._time = time
         self._slow_sync = slow_sync
         self._on_fatal = on_fatal
+        self._kept_from = kept_from
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._checkpointing = False
         #: Position of the newest checkpoint of this run, or of the one used at the start.
@@ -179,7 +183,10 @@ class Maintenance:
         if self._trimming is not None or self._draining:
             return
         start = self._trim_target()
-        if start is None or start <= self._sequencer.view.log_start:
+        if start is None:
+            return
+        start = self._not_beyond_backups(start)
+        if start <= self._sequencer.view.log_start:
             return
         if self._checkpoint_at < start:
             self.checkpoint()  # so that a restart need not redo from the log's new start; the next check trims
@@ -212,9 +219,20 @@ class Maintenance:
                 self._log_hold(group, [one for one in wanted.held if one.group == group])
         return wanted.log_start
 
+    def _not_beyond_backups(self, start: int) -> int:
+        """The last start of a segment up to ``start`` that leaves the log to backups in progress, unless the disk is nearly full."""
+        kept_from, segment_bytes = self._kept_from(), self._store.segment_bytes
+        if kept_from is None or kept_from >= start or self._store.free_bytes() < self._low_bytes():
+            return start
+        return tied_start(self._sequencer.view.ties.items(), kept_from - kept_from % segment_bytes, segment_bytes)
+
+    def _low_bytes(self) -> int:
+        """With fewer free bytes than this, nothing is kept that retention may remove."""
+        return self._config.disk_reserve_bytes + _HOLD_SPACE_SEGMENTS * self._store.segment_bytes
+
     def _wanted(self) -> TrimTarget:
         config = self._config
-        low = config.disk_reserve_bytes + _HOLD_SPACE_SEGMENTS * self._store.segment_bytes
+        low = self._low_bytes()
         limits = RetentionLimits(
             config.retention_ms,
             config.retention_bytes,
@@ -321,6 +339,8 @@ class Maintenance:
             self._copy_forward()
         elif reply.again:
             self._trimming = None  # the copies stay good: a trim after the next start begins with them
+        elif self._not_beyond_backups(self._trimming) < self._trimming:
+            self._trimming = None  # a backup began meanwhile; the copies stay good
         else:
             self._trim(self._trimming)
 

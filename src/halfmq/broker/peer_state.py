@@ -206,6 +206,12 @@ TABLE: Final = (
         ("broker.services.audit:Audit._open",),
     ),
     PeerState(
+        "backup in progress", "the disk: it keeps segments until that is nearly full", "`BACKUPS_MAX`, each with `READS_MAX` reads",
+        f"{NOT_SHARED}: administrators only",
+        "its end, `IDLE_S` without a read, or its connection",
+        ("broker.services.backups:Backups._leases",),
+    ),
+    PeerState(
         "queue lock", "all groups; above half only members", "`LOCKS_MAX`",
         SHARE,
         "after `QUEUE_LOCK_MS`, or with its client",

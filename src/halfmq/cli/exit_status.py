@@ -32,6 +32,16 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.USAGE: "`halfmq serve` would refuse these settings; usage error",
         ExitStatus.NOT_FOUND: "the broker has no such setting",
     },
+    "halfmq backup": {
+        ExitStatus.SUCCESS: "the backup is complete and was read back",
+        ExitStatus.FAILED: "any other failure; a backup that was in DIR before is still valid",
+        ExitStatus.USAGE: "usage error; DIR is of another store, or no backup, or the broker's log does not continue it",
+    },
+    "halfmq restore": {
+        ExitStatus.SUCCESS: "the store is restored",
+        ExitStatus.FAILED: "the backup is damaged, or the disk failed",
+        ExitStatus.USAGE: "usage error; no backup, DATA is not empty, or a position that the backup does not have",
+    },
     "halfmq tx": {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "any other failure",

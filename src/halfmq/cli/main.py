@@ -31,6 +31,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "config": Entry(
         "halfmq.cli.config", "Show the settings of a broker, running or to be started, and where each comes from."
     ),
+    "backup": Entry("halfmq.cli.backup", "Back up a running broker: a verified copy of its log, incremental."),
+    "restore": Entry("halfmq.cli.restore", "Make a new store from a backup, up to a position or a time."),
     "store": Entry("halfmq.cli.store", "Verify or dump the files of a store, read-only; also while the broker runs."),
     "tx": Entry("halfmq.cli.tx", "List, explain and settle undecided transactions; set limits of producer groups."),
     "pipeline": Entry(

@@ -11,6 +11,7 @@ from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.main import path
 from halfmq.errors import HalfmqError, StoreDamaged
 from halfmq.runtime.disk import File, RealDisk
+from halfmq.store.backup import MANIFEST, verify_backup
 from halfmq.store.dump import dump_store
 from halfmq.store.identity import not_permitted
 from halfmq.store.verify import Report, verify_store
@@ -38,14 +39,34 @@ def explained(error: Exception) -> Exception:
 
 @app.command(epilog=exit_text("halfmq store verify"))
 def verify(directory: _Directory) -> None:
-    """Verify all checksums and message bodies, and compare all indexes with the log. The broker may be running."""
+    """Verify all checksums and message bodies, and compare all indexes with the log. The broker may be running.
+
+    DIR may also be a backup: then all of its files and batches are read.
+    """
     try:
+        disk = ReadOnlyDisk()
+        if disk.exists(directory / MANIFEST):
+            raise typer.Exit(_verify_backup(disk, directory))
         report = verify_store(ReadOnlyDisk(), directory)
     except (HalfmqError, OSError) as error:
         output.note(f"halfmq store verify: {explained(error)}")
         raise typer.Exit(ExitStatus.USAGE) from error
     _print(report)
     raise typer.Exit(ExitStatus.FAILED if report.damaged else ExitStatus.SUCCESS)
+
+
+def _verify_backup(disk: ReadOnlyDisk, directory: Path) -> ExitStatus:
+    try:
+        manifest, batches = verify_backup(disk, directory)
+    except StoreDamaged as error:
+        output.say(f"DAMAGED: backup: {error}", "damaged")
+        return ExitStatus.FAILED
+    output.say(
+        f"backup of store {manifest.store}, log {manifest.segments[0].start} to {manifest.position}: "
+        f"{len(manifest.segments)} segments, {manifest.bytes:,} bytes, {batches:,} batches",
+        "whole",
+    )
+    return ExitStatus.SUCCESS
 
 
 @app.command(epilog=exit_text("halfmq store dump"))

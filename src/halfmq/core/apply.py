@@ -109,6 +109,7 @@ from halfmq.model.records import (
     Record,
     Ref,
     Released,
+    Restored,
     RolledBack,
     TopicDeleted,
     TopicSet,
@@ -584,6 +585,19 @@ def _user_set(state: State, record: UserSet) -> None:
     read_user(state, record.payload)
 
 
+def _restored(state: State, record: Restored) -> None:
+    """What names something after the restored position is adjusted: consumers would skip new messages, and two processes of a coordinator
+    would have one epoch.
+    """
+    state.restored_half_index = state.next_half_index
+    state.coordinator_epoch += limits.RESTORE_EPOCHS_SKIPPED
+    for group, offsets in state.offsets.items():
+        for key, offset in offsets.items():
+            topic_id, queue_id = key
+            ends = state.topics_by_id[topic_id].ends
+            set_offset(state, group, key, min(offset, ends[queue_id]))
+
+
 # --- settings, offsets, segments -------------------------------------------------------------------------------
 
 
@@ -693,5 +707,6 @@ _APPLY: Final[dict[type, Callable[[State, Any], None]]] = for_each_kind(
         CoordinatorEpoch: _coordinator_epoch,
         Compared: _compared,
         UserSet: _user_set,
+        Restored: _restored,
     },
 )

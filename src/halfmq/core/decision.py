@@ -42,6 +42,8 @@ class Why(Enum):
     SUPERSEDED = "superseded"
     #: The transaction has a coordinator, which alone may settle it.
     OF_COORDINATOR = "of-coordinator"
+    #: The transaction was undecided when the store was restored from a backup, so a rollback waits for an operator.
+    AFTER_RESTORE = "after-restore"
     #: There is a user of this name already.
     USER_EXISTS = "user-exists"
     #: The query belongs to another stream, or to batch writes.

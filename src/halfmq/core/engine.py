@@ -43,7 +43,7 @@ from halfmq.core.events import DelayedPostponed
 from halfmq.core.queues.delay import next_due_ms
 from halfmq.core.queues.offsets import next_log_ms
 from halfmq.core.queues.ordering import reserve_for_holders
-from halfmq.core.schema import epoch_started
+from halfmq.core.schema import epoch_started, restored
 from halfmq.core.session import DiskSpace, Event, MembersChanged, apply_session
 from halfmq.core.snapshot import Snapshot, snapshot_rows
 from halfmq.core.state import State, next_offset
@@ -51,7 +51,18 @@ from halfmq.core.transaction.check_schedule import next_check_ms
 from halfmq.core.transaction.query_limits import next_query_ms
 from halfmq.errors import InvariantViolated, StoreFull
 from halfmq.model.placement import fits, next_segment_start, segment_start
-from halfmq.model.records import Base, Batch, CopiedDelayed, CopiedHalf, CopiedHalfBatch, Decided, Record, Released
+from halfmq.model.records import (
+    Base,
+    Batch,
+    CopiedDelayed,
+    CopiedHalf,
+    CopiedHalfBatch,
+    Decided,
+    EpochStarted,
+    Record,
+    Released,
+    Restored,
+)
 
 #: Number of sends and verdicts between two calls of ``Pace.after_command``; they take about 0.5 ms.
 PACE_COMMANDS: Final = 64
@@ -279,7 +290,19 @@ class Engine:
         state = self.state
         reserve_for_holders(state, now_ms)
         jump_ms = jump_of_start(state, now_ms, plausible_ms, trusted=trust_clock)
-        record = epoch_started(0, epoch, wall_ms, state.settings.check_immunity_ms, jump_ms)
+        return self._alone(epoch_started(0, epoch, wall_ms, state.settings.check_immunity_ms, jump_ms), now_ms)
+
+    def mark_restored(self, store: str, position: int, now_ms: int) -> Batch:
+        """The first batch of a restored store, after the log of store ``store`` up to ``position`` was replayed. It may begin a segment.
+
+        Raises:
+            StoreFull: as ``LogAccess.reserve_roll``.
+        """
+        return self._alone(restored(0, store, position), now_ms)
+
+    def _alone(self, record: EpochStarted | Restored, now_ms: int) -> Batch:
+        """A batch of this record, whose offset is not known yet; after a base record if a segment begins."""
+        state = self.state
         if not state.loaded or not fits(state.log_end, False, record.size, self._segment_bytes):
             self._roll(now_ms)
         else:

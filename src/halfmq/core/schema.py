@@ -78,6 +78,7 @@ from halfmq.model.records import (
     GroupSet,
     ProducerSet,
     QueryForgotten,
+    Restored,
     TopicSet,
     UserSet,
     payload_of,
@@ -277,6 +278,12 @@ def user_set(offset: int, name: str, user: User | None) -> UserSet:
     return UserSet(offset, payload_record_size(payload), name, payload)
 
 
+def restored(offset: int, store: str, position: int) -> Restored:
+    """The record after which the store is the restored one, of store ``store`` up to ``position``."""
+    payload = payload_of(store, position)
+    return Restored(offset, payload_record_size(payload), store, position, payload)
+
+
 _decode_user: Final = msgspec.msgpack.Decoder(tuple[str, User | None]).decode
 
 
@@ -458,6 +465,10 @@ def _load_coordinator_epoch(state: State, rows: list[int]) -> None:
     (state.coordinator_epoch,) = rows
 
 
+def _load_restored(state: State, rows: list[int]) -> None:
+    (state.restored_half_index,) = rows
+
+
 def _coordinator_rows(state: State, order: Order = iter) -> list[CoordinatorRow]:
     return [(*key, *astuple(state.coordinators[key])) for key in order(state.coordinators)]
 
@@ -528,6 +539,12 @@ ROW_KINDS: Final = (
     RowKind("coordinator epoch", list[int], lambda state: [state.coordinator_epoch], _load_coordinator_epoch),
     RowKind("coordinators", list[CoordinatorRow], _coordinator_rows, _each(_load_coordinator)),
     RowKind("compared", list[Comparison], _comparison_rows, _each(set_comparison)),
+    RowKind(
+        "restored",
+        list[int],
+        lambda state: [state.restored_half_index] if state.restored_half_index >= 0 else [],
+        _load_restored,
+    ),
     RowKind("users", list[UserRow], _user_rows, _each(_load_user)),
     RowKind("ties", list[TieRow], lambda state: list(state.ties.items()), lambda state, rows: state.ties.update(rows)),
     RowKind("undecided", list[Undecided], _undecided, _each(_load_undecided)),

@@ -655,7 +655,7 @@ class State:
     __slots__ = (
         "bases", "batch_open", "batch_time_ms", "caps", "comparisons", "coordinator_epoch", "coordinators", "delayed", "derived", "epoch", "epoch_grace_ms", "groups", "holders",
         "jumps", "loaded", "log_end", "log_start", "next_half_index", "next_topic_id", "offsets", "producer_groups",
-        "producer_settings", "queries", "record_bytes_max", "sent", "session", "settings", "ties", "topics_by_id", "topics_by_name", "users", "verdicts",
+        "producer_settings", "queries", "record_bytes_max", "restored_half_index", "sent", "session", "settings", "ties", "topics_by_id", "topics_by_name", "users", "verdicts",
     )  # fmt: skip
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -696,6 +696,8 @@ class State:
         #: The highest epoch that any coordinator got, so that one that was forgotten never gets an epoch of its past again.
         self.coordinator_epoch = 0
         self.coordinators: dict[CoordinatorKey, TakenEpoch] = {}
+        #: Halves with a lower index are from before the last restore from a backup; -1: there was none. See ``transaction.restored``.
+        self.restored_half_index = -1
         #: By name. Change it with ``schema.set_user``.
         self.users: dict[str, User] = {}
         #: By producer group and transaction id: verdicts that are to be compared with a marker, and findings. Change it with

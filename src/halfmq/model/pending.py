@@ -22,7 +22,7 @@ class PendingTransaction(msgspec.Struct, frozen=True):
     next_check_in_ms: int
     #: Reachable producers of the group.
     producers: int
-    #: The limit of its group's policy by which it was parked: "checks" or "age"; empty: not parked.
+    #: Why it was parked: the limit of its group's policy, "checks" or "age", or "restored"; empty: not parked.
     parked: str = msgspec.field(name="set_aside", default="")
     #: As its first half says them (``message_facts.HalfNotes``); empty also if that half cannot be read.
     name: str = ""

@@ -67,6 +67,7 @@ class Kind(IntEnum):
     COORDINATOR_EPOCH = 10
     COMPARED = 11
     USER_SET = 12
+    RESTORED = 14
     TOPIC_SET = 16
     TOPIC_DELETED = 17
     GROUP_SET = 18
@@ -397,6 +398,8 @@ class ParkedBecause(IntEnum):
     CHECKS = 1
     #: It is older than its group's policy allows.
     AGE = 2
+    #: It was undecided when the store was restored from a backup, and a rollback was requested (``core.transaction.restored``).
+    RESTORED = 3
 
 
 #: ``next_check_at_ms`` of a parked transaction is this plus the reason: later than any time.
@@ -589,6 +592,16 @@ class UserSet(_Record, frozen=True, gc=False):
     payload: bytes
 
 
+class Restored(_Record, frozen=True, gc=False):
+    """This store begins here as a copy of another one, restored from a backup; what that one wrote after ``position`` is lost."""
+
+    #: Id of the other one, 32 hex digits.
+    store: str
+    #: End of the last batch of it that was restored.
+    position: int
+    payload: bytes
+
+
 class OffsetsCommitted(_Record, frozen=True, gc=False):
     """Consumer offsets: (group, topic id, queue id, offset) each."""
 
@@ -644,6 +657,7 @@ Record = (
     | CoordinatorEpoch
     | Compared
     | UserSet
+    | Restored
 )
 
 
@@ -671,6 +685,7 @@ TYPE_OF_KIND: Final[dict[Kind, type]] = {
     Kind.COORDINATOR_EPOCH: CoordinatorEpoch,
     Kind.COMPARED: Compared,
     Kind.USER_SET: UserSet,
+    Kind.RESTORED: Restored,
     Kind.TOPIC_SET: TopicSet,
     Kind.TOPIC_DELETED: TopicDeleted,
     Kind.GROUP_SET: GroupSet,

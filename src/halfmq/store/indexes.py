@@ -54,6 +54,7 @@ from halfmq.model.records import (
     Record,
     Ref,
     Released,
+    Restored,
     RolledBack,
     TopicDeleted,
     TopicSet,
@@ -91,7 +92,7 @@ _pack_entry: Final = QUEUE_ENTRY.pack
 #: Records that change no index; that of an operator explains the one after it.
 _NOT_INDEXED: Final = (
     GroupSet, OffsetsCommitted, EpochStarted, Base, ProducerSet, GroupDeleted, QueryForgotten, CoordinatorEpoch, Compared,
-    UserSet,
+    UserSet, Restored,
     OperatorActed,
 )  # fmt: skip
 

@@ -300,6 +300,7 @@ class Store:
         self.topic_names = self.indexes.topic_names
         self.why_not_shown = self.log.why_not_shown
         self.examine_shown = self.log.examine_shown
+        self.read_log = self.log.read_at
 
     @classmethod
     def open(
@@ -365,6 +366,11 @@ class Store:
     def uuid(self) -> str:
         """The store's id, 32 hex digits."""
         return self.store_id.hex()
+
+    @property
+    def format(self) -> int:
+        """Format of the store: a start has made it the one of this version."""
+        return STORE_FORMAT
 
     # --- start -----------------------------------------------------------------------------------------------
 

@@ -76,6 +76,7 @@ def full() -> CoreLog:
     log.do(ResolveTransaction("PG", "forced", RequestedVerdict.ROLLBACK, "ada"))
     assert log.do(SetUser("root", ROOT, True, None)) == UserIsSet()
     log.roll()
+    log.restore()
     return log
 
 

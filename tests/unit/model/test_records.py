@@ -26,7 +26,7 @@ from halfmq.model.stored_message import size_of
 def test_kinds_have_numbers_of_their_own_that_stand_on_disks() -> None:
     assert {kind.name: kind.value for kind in Kind} == {
         "MESSAGE": 1, "HALF": 2, "COPIED_HALF": 3, "COMMITTED": 4, "ROLLED_BACK": 5, "CHECKED": 6, "DELAYED": 7,
-        "COPIED_DELAYED": 8, "RELEASED": 9, "COORDINATOR_EPOCH": 10, "COMPARED": 11, "USER_SET": 12, "TOPIC_SET": 16, "TOPIC_DELETED": 17, "GROUP_SET": 18, "OFFSETS": 19,
+        "COPIED_DELAYED": 8, "RELEASED": 9, "COORDINATOR_EPOCH": 10, "COMPARED": 11, "USER_SET": 12, "RESTORED": 14, "TOPIC_SET": 16, "TOPIC_DELETED": 17, "GROUP_SET": 18, "OFFSETS": 19,
         "EPOCH_STARTED": 20, "BASE": 21, "TRIM": 22, "PRODUCER_SET": 23, "PARKED": 24, "GROUP_DELETED": 25,
         "HALF_BATCH": 26, "COPIED_HALF_BATCH": 27, "DECIDED": 28, "QUERY_FORGOTTEN": 30,
         "OPERATOR_ACTED": 32,
@@ -89,11 +89,11 @@ def test_a_table_by_type_has_the_name_and_the_file_that_its_error_says() -> None
 
 def test_the_next_check_is_a_time_or_the_number_that_files_have_had_for_each_reason() -> None:
     assert [parked_because(at_ms) for at_ms in (0, 7, PARKED_MS - 1)] == [None] * 3
-    assert [parked_because((1 << 62) + number) for number in (1, 2)] == list(ParkedBecause)
+    assert [parked_because((1 << 62) + number) for number in (1, 2, 3)] == list(ParkedBecause)
     assert all(ParkedBecause)
 
 
-@pytest.mark.parametrize("number", [PARKED_MS, PARKED_MS + 3])
+@pytest.mark.parametrize("number", [PARKED_MS, PARKED_MS + 4])
 def test_a_reason_that_there_is_not_is_refused(number: int) -> None:
     with pytest.raises(InvariantViolated, match=f"reason {number - PARKED_MS}"):
         parked_because(number)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from halfmq.broker.remoting import administration as rules
 from halfmq.broker.remoting.admin_stats import AdminStats
+from halfmq.broker.remoting.backups import BackupCommands
 from halfmq.broker.remoting.checks import CheckPollCommands
 from halfmq.broker.remoting.client_calls import ClientCommands
 from halfmq.broker.remoting.clients import ClientList
@@ -42,6 +43,7 @@ from halfmq.broker.services.access import CLIENT_INNER_PRODUCER, Access, InField
 from halfmq.model.text_fields import PageFields
 from halfmq.model.users import Right, Scope
 from halfmq.wire.remoting import (
+    backup,
     check_polls,
     clients,
     codes,
@@ -99,6 +101,8 @@ _DESCRIBE: Final = _broker(Right.DESCRIBE)
 _ANYBODY: Final = Access()
 _SETTLE: Final = _on(Right.SETTLE, Scope.GROUP, "group")
 _ADMINISTER: Final = _broker(Right.ADMINISTER)
+#: A backup is one action, and takes one read for each MiB of the log.
+_CONTINUE_BACKUP: Final = Access(_ADMINISTER.needs, continues=True)
 _ADMINISTER_TOPIC: Final = _on(Right.ADMINISTER, Scope.TOPIC, "topic")
 _ADMINISTER_GROUP: Final = _on(Right.ADMINISTER, Scope.GROUP, "group")
 #: In what operators set of a group.
@@ -284,6 +288,9 @@ COMMANDS: Final[dict[int, Command]] = {
     codes.HMQ_KICK_CLIENT: Command(
         ClientList.kick, _ADMINISTER, fields=clients.KickClientFields, rules=rules.KICK_CLIENT
     ),
+    codes.HMQ_BACKUP_BEGIN: Command(BackupCommands.begin, _ADMINISTER, fields=backup.BackupBeginFields),
+    codes.HMQ_BACKUP_READ: Command(BackupCommands.read, _CONTINUE_BACKUP, fields=backup.BackupReadFields),
+    codes.HMQ_BACKUP_END: Command(BackupCommands.end, _CONTINUE_BACKUP),
     codes.HMQ_FENCE: Command(
         CoordinatorCommands.fence,
         # Without a transaction it asks where the log ends, before it has one.

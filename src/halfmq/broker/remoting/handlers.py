@@ -11,6 +11,7 @@ from halfmq.broker.remoting.gateway import Connection, Gateway, Handler
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.actors import actor_with_reason
+from halfmq.broker.services.backups import Backups
 from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.chosen_ids import ChosenIds
 from halfmq.broker.services.comparisons import Comparisons
@@ -67,6 +68,7 @@ class Parts:
     comparisons: Comparisons
     stats: Stats
     traffic: Traffic
+    backups: Backups
     #: ``host:port`` that the broker advertises.
     address: str
     #: As responses to verdicts state it.

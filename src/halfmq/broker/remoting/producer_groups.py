@@ -111,7 +111,11 @@ class ProducerGroupCommands(Handlers):
 def log_policy_action(acted: PolicyActed) -> None:
     """Log what a policy did to a transaction."""
     what = "rolled back" if acted.rolled_back else "parked"
-    why = f"after {acted.checks} checks" if acted.because is ParkedBecause.CHECKS else "because of its age"
+    why = {
+        ParkedBecause.CHECKS: f"after {acted.checks} checks",
+        ParkedBecause.AGE: "because of its age",
+        ParkedBecause.RESTORED: f"after {acted.checks} checks; it is not rolled back, since the store was restored while it was undecided",
+    }[acted.because]
     fields = {"group": acted.group, "tx_id": acted.tx_id, "check_count": acted.checks}
     log.warning(
         "transaction %s of group %s: %s by the check policy, %s", acted.tx_id, acted.group, what, why,

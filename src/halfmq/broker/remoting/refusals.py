@@ -35,6 +35,7 @@ CODES: Final[dict[Why, ResponseCode]] = {
     # A code of its own: 604 without a verdict means that halves are missing.
     Why.SUPERSEDED: ResponseCode.SUPERSEDED,
     Why.OF_COORDINATOR: ResponseCode.INVALID_PARAMETER,
+    Why.AFTER_RESTORE: ResponseCode.INVALID_PARAMETER,
     Why.USER_EXISTS: ResponseCode.INVALID_PARAMETER,
     Why.OTHER_STREAM: ResponseCode.ILLEGAL_OPERATION,
     # A Java consumer logs these three and pulls again a little later; its next heartbeat may have arrived by then.

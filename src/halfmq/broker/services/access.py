@@ -79,6 +79,8 @@ class Access(NamedTuple):
     """What a request needs, all of it. Nothing: everybody who logs in may send it."""
 
     needs: tuple[Need, ...] = ()
+    #: Whether the request continues one that the audit log has already: then that has it only if it is refused.
+    continues: bool = False
 
     @property
     def rights(self) -> frozenset[Right]:
@@ -113,7 +115,7 @@ class Guard:
         self._needs = access.needs
         self._view = view
         #: Whether the audit log has each such request, also an allowed one.
-        self.is_audited = bool(access.rights & _AUDITED)
+        self.is_audited = bool(access.rights & _AUDITED) and not access.continues
         fields = [
             name for need in access.needs if isinstance(need, InField) for name in (need.field, need.only_with) if name
         ]

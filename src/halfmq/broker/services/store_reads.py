@@ -18,6 +18,16 @@ class StoreReads(Protocol):
         ...
 
     @property
+    def format(self) -> int:
+        """Format of the store, as in ``store.json``."""
+        ...
+
+    @property
+    def segment_bytes(self) -> int:
+        """Size of a segment of the log, bytes."""
+        ...
+
+    @property
     def high_watermark(self) -> int:
         """The log position that readers see."""
         ...
@@ -45,6 +55,11 @@ class StoreReads(Protocol):
         self, first: int, end: int, position: int, wanted: Wanted, rows_max: int, bytes_max: int, free_bytes: int
     ) -> TableBlock:
         """Rows [first, end) of one file of the transaction table, as of ``position``."""
+        ...
+
+    def read_log(self, offset: int, length: int) -> bytes:
+        """``length`` bytes of the log from ``offset`` on; fewer at the end of its segment, or of the log. Any thread. LookupError: the log
+        does not have that offset."""
         ...
 
     def examine_shown(self, offset: int, messages: int) -> None:

@@ -77,6 +77,9 @@ def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> De
         return refuse(Why.GROUP_NOT_EXIST, f"consumer group {command.group!r} does not exist")
     if command.offset < 0 or not 0 <= command.queue_id < len(topic.ends):
         return refuse(Why.INVALID_PARAMETER, f"offset {command.offset} of queue {command.queue_id} cannot be")
+    if state.restored_half_index >= 0 and command.offset > topic.ends[command.queue_id]:
+        # Of a consumer that read the store before: it would skip new messages.
+        command = command._replace(offset=topic.ends[command.queue_id])
     key = (topic.topic_id, command.queue_id)
     fresh = state.session.fresh_offsets.get(command.group, {})
     logged = state.offsets.get(command.group, {}).get(key)

@@ -19,7 +19,12 @@ from halfmq.model.settings import PastLimit
 #: The state of a transaction, as shown to operators.
 UNDECIDED = "UNDECIDED"
 UNKNOWN = "UNKNOWN"
-_BECAUSE = {None: "", ParkedBecause.CHECKS: "checks", ParkedBecause.AGE: "age"}
+_BECAUSE = {
+    None: "",
+    ParkedBecause.CHECKS: "checks",
+    ParkedBecause.AGE: "age",
+    ParkedBecause.RESTORED: "restored",
+}
 #: Maximum number of recent verdicts that a count examines; they take about a millisecond.
 _VERDICTS_LOOKED_AT_MAX = 20_000
 

@@ -43,6 +43,7 @@ from halfmq.core.transaction.batch_verdict import commit_batches
 from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.comparisons import with_comparison
 from halfmq.core.transaction.coordinators import refuse_another, refuse_other, refuse_superseded
+from halfmq.core.transaction.restored import park_restored, refusal, waits_for_operator
 from halfmq.core.transaction.states import OF_SETTLED, SettledEffect, TransactionState, by_whom, standing_state
 from halfmq.model.checksum import crc32
 from halfmq.model.ids import ANY_HALF, hash64, offset_message_id
@@ -53,6 +54,7 @@ from halfmq.model.records import (
     DecidedBy,
     HalfRecord,
     OperatorAction,
+    ParkedBecause,
     Ref,
     RolledBack,
     committed_size,
@@ -283,6 +285,7 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> DecisionTu
         Settled: the transaction has this verdict, now or before.
         Noted: UNKNOWN was received.
         Refused VERDICT_CONFLICT: it has the opposite verdict. INCOMPLETE: it stays undecided, send the missing halves.
+            AFTER_RESTORE: a rollback that waits for an operator (``restored``).
             WRONG_GROUP, WRONG_OFFSETS: nothing was changed. SUPERSEDED, OF_COORDINATOR: neither, and this sender never can. NOT_FOUND:
                 never prepared here, or past retention.
     """
@@ -316,6 +319,10 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> DecisionTu
             decided = with_comparison(state, known, decided, "", now_ms)
         return _settled(group, tx_id, decided) if group.session.in_flight or group.session.last_unknown else decided
     if wanted is _ROLLBACK:
+        if state.restored_half_index > 0 and waits_for_operator(state, known):
+            parked = known.parked is ParkedBecause.RESTORED
+            records = () if parked else (park_restored(known, command.decided_by, next_offset(state)),)
+            return Decision(records, refusal(known), (), check_cancelled(group, tx_id))
         decided = _requested_by(command.user, _roll_back(state, known, command.decided_by))
         if command.decided_by >= _OPERATOR:
             decided = with_comparison(state, known, decided, "", now_ms)

@@ -24,6 +24,7 @@ from halfmq.core.state import Policy, State, Undecided, next_offset
 from halfmq.core.transaction.comparisons import COMPARED_BYTES_MAX, expected
 from halfmq.core.transaction.machine import check_cancelled, halves_rolled_back, roll_back
 from halfmq.core.transaction.past_limit import GROUPS_PER_TICK_MAX, exceeded_limit, is_in_flight
+from halfmq.core.transaction.restored import park_restored, waits_for_operator
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.model.records import DecidedBy, OperatorAction, Parked, ParkedBecause, Record, RolledBack, parked_size
@@ -73,7 +74,7 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
                 looked_at.append(tx_id)
                 again.append(tx_id)
                 continue
-            record = _record(policy, known, because, offset)
+            record = _record(state, policy, known, because, offset)
             size = record.size + (COMPARED_BYTES_MAX if isinstance(record, RolledBack) else 0)
             full = len(acts.records) >= ACTS_PER_TICK_MAX or offset + size > end
             if full:
@@ -82,6 +83,7 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
             acts.records.append(record)
             offset += record.size
             rolled_back = isinstance(record, RolledBack)
+            because = because if isinstance(record, RolledBack) else ParkedBecause(record.because)
             acts.effects.append(PolicyActed(name, tx_id, because, known.checks, rolled_back))
             if isinstance(record, RolledBack):
                 acts.events.extend((halves_rolled_back(known), *check_cancelled(group, tx_id)))
@@ -96,8 +98,10 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
     return acts._replace(more=more)
 
 
-def _record(policy: Policy, known: Undecided, because: ParkedBecause, offset: int) -> RolledBack | Parked:
+def _record(state: State, policy: Policy, known: Undecided, because: ParkedBecause, offset: int) -> RolledBack | Parked:
     if because is ParkedBecause.CHECKS and policy.settings.past_limit is PastLimit.ROLLBACK:
+        if waits_for_operator(state, known):
+            return park_restored(known, DecidedBy.POLICY, offset)
         return roll_back(known, DecidedBy.POLICY, offset)
     return Parked(
         offset,

@@ -148,6 +148,11 @@ def _policy(settings: ProducerSettings) -> list[str]:
 def _waits(view: State, group: ProducerGroup, known: Undecided, now_ms: int) -> str:
     if known.coordinator is not None:
         return _waits_for_coordinator(view, known)
+    if known.parked is ParkedBecause.RESTORED:
+        return (
+            "It was undecided when this store was restored from a backup, and was to be rolled back since: it may have been committed after "
+            "the backup, so no further checks are sent automatically, and an operator decides. COMMIT is accepted from its producer, too."
+        )
     if known.parked:
         why = f"it had {checks(known.checks)}" if known.parked is ParkedBecause.CHECKS else "of its age"
         return (

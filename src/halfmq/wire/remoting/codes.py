@@ -129,6 +129,10 @@ HMQ_SETTINGS: Final = 29_031
 #: List connections, or close those of a client (``clients``).
 HMQ_CLIENTS: Final = 29_032
 HMQ_KICK_CLIENT: Final = 29_033
+#: Begin a backup, read bytes of the log for it, end it (``backup``).
+HMQ_BACKUP_BEGIN: Final = 29_034
+HMQ_BACKUP_READ: Final = 29_035
+HMQ_BACKUP_END: Final = 29_036
 
 
 class ResponseCode(IntEnum):

@@ -76,6 +76,7 @@ OPERATED = {Right.ADMINISTER, Right.SETTLE}
 WITHOUT_RULES = {
     codes.HMQ_SET_USER, codes.HMQ_USERS, codes.HMQ_REMOVE_USER, RequestCode.GET_CONSUMER_RUNNING_INFO,
     codes.HMQ_SETTINGS,
+    codes.HMQ_BACKUP_BEGIN, codes.HMQ_BACKUP_READ, codes.HMQ_BACKUP_END,
 }  # fmt: skip
 
 
