@@ -21,7 +21,7 @@ from tests.support.waiting import turns, until
 from typer.testing import CliRunner
 
 from halfmq import App, AsyncClient, Client, HalfmqError, Message, Outcome, compose
-from halfmq.cli import client, config, consume, coordinator, db, dead, group, peek, query, send, topic, tx, user
+from halfmq.cli import backup, client, config, consume, coordinator, db, dead, group, peek, query, send, topic, tx, user
 from halfmq.cli import outbox as outbox_command
 from halfmq.client.blocking import Connection
 from halfmq.client.branch import Branch
@@ -475,6 +475,10 @@ async def settings(one: Attempt) -> None:
     await one.command(config.app, "get")
 
 
+async def backup_(one: Attempt) -> None:
+    await one.command(backup.app, str(one.here.directory / f"backup-{one.number}"))
+
+
 async def users(one: Attempt) -> None:
     await one.command(user.app, "list")
     await one.command(user.app, "add", f"new-{one.number}", "--allow", "send:*")
@@ -518,6 +522,7 @@ PROGRAMS: Final[dict[str, Callable[[Attempt], Awaitable[None]]]] = {
     "`halfmq client kick`": client_kicked,
     "`halfmq group hold`": held,
     "`halfmq group holds`": holds,
+    "`halfmq backup`": backup_,
     "`halfmq config get`": settings,
     "`halfmq user`": users,
 }

@@ -119,16 +119,19 @@ def list_(
     """List dead letters, the oldest first: of which group, after how many attempts, and why."""
     with Cluster(_COMMANDS, url, timeout) as cluster:
         desk = _Desk(cluster)
-        found = list(islice(desk.letters(_selection(group, topic, since, message_id, reason)), count or None))
+        letters = desk.letters(_selection(group, topic, since, message_id, reason))
+        found = list(islice(letters, count or None))
         copies = [desk.copy_of(letter) for letter in found]
+        total = len(found) + sum(1 for _ in letters)
     if as_json:
         rows = [letter.row(_at(copy)) for letter, copy in zip(found, copies, strict=True)]
-        output.document(msgspec.json.encode({"total": len(rows), "letters": rows}))
+        output.document(msgspec.json.encode({"total": total, "letters": rows}))
         return
     if found:
         head = ("DIED", "GROUP", "TOPIC", "MESSAGE", "ATTEMPTS", "RE-DRIVEN", "REASON")
         output.table(head, (_line(letter, copy) for letter, copy in zip(found, copies, strict=True)))
-    output.note(f"{len(found)} dead letters, {sum(copy is not None for copy in copies)} of them re-driven")
+    shown = f", {len(found)} shown" if len(found) < total else ""
+    output.note(f"{total} dead letters{shown}, {sum(copy is not None for copy in copies)} of them re-driven")
 
 
 @app.command()
@@ -188,33 +191,36 @@ def redrive(
     """Send the dead letters of a group to it again, each once, with its attempts counted from the beginning.
 
     A letter that was re-driven is left out, so that running it again after a failure sends only what is missing (but two runs at the same
-    time may both send one). The letters stay, and
+    time may send some twice). The letters stay, and
     `halfmq dead list` shows when they were re-driven. The copy has the id of the message: consumers that detect duplicates know it.
     """
     if not group:
         _fail("whose? --group GROUP, and --topic, --since, --id or --reason to select", ExitStatus.USAGE)
     with Cluster(_COMMANDS, url, timeout) as cluster:
         desk = _Desk(cluster)
-        selected = desk.letters(_selection(group, topic, since, message_id, reason))
+        selected = list(desk.letters(_selection(group, topic, since, message_id, reason)))
+        if not selected:
+            _fail(f"group {group} has no such dead letter", ExitStatus.NOT_FOUND)
         desk.settle(group)
         waiting = (letter for letter in selected if desk.copy_of(letter) is None)
         found = list(islice(waiting, count or None))
         if not found:
-            _fail(f"group {group} has no such dead letter that was not re-driven", ExitStatus.NOT_FOUND)
-        if not as_json:
+            output.note(f"nothing to send: {len(selected)} such dead letters, all of them re-driven")
+        elif not as_json:
             output.table(
                 ("DIED", "GROUP", "TOPIC", "MESSAGE", "ATTEMPTS", "RE-DRIVEN", "REASON"),
                 (_line(one, None) for one in found),
             )
         sent = 0
         if not preview:
-            if not yes:
+            if found and not yes:
                 _COMMANDS.require_typed(
                     group, f"Type the name of the group to send it these {len(found)} messages again"
                 )
             for letter in found:
-                desk.send(letter, to_topic=everybody)
-                sent += 1
+                if desk.copy_of(letter) is None:  # another run may have sent it meanwhile
+                    desk.send(letter, to_topic=everybody)
+                    sent += 1
             missing = desk.without_copy(found)
             if missing:
                 _fail(

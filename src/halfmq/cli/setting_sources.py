@@ -29,11 +29,11 @@ _OF_OTHERS: Final = frozenset(
 )
 #: Of test suites: a broker that they start inherits them.
 _OF_TESTS: Final = f"{PREFIX}TEST_"
-#: Kubernetes gives each container such variables of a service with the name `halfmq`.
+#: Kubernetes gives each container such variables of a service with the name `halfmq`, or one that begins with it.
 _OF_KUBERNETES: Final = re.compile(
-    rf"{PREFIX}(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+    rf"{PREFIX}(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
-#: And this value for HALFMQ_PORT, which would else be the setting `port`.
+#: And this value for HALFMQ_PORT, which would else be the setting `port`, or for HALFMQ_HTTP_PORT.
 _LINK: Final = re.compile(r"(tcp|udp|sctp)://")
 #: Given by an option only: what a file says holds for every start.
 _NOT_IN_FILES: Final = {"trust_clock": "it is for one start only; use --trust-clock"}
@@ -97,7 +97,7 @@ def _is_foreign(variable: str, text: str) -> bool:
     if variable in _OF_OTHERS or variable.startswith(_OF_TESTS):
         return True
     return _OF_KUBERNETES.fullmatch(variable) is not None or (
-        variable == f"{PREFIX}PORT" and _LINK.match(text) is not None
+        variable.endswith("PORT") and _LINK.match(text) is not None
     )
 
 

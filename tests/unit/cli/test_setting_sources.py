@@ -199,7 +199,7 @@ def test_variables_of_others_are_no_settings() -> None:
     others = {
         "HALFMQ_URL": "rocketmq://mq:9876", "HALFMQ_GROUP": "shop", "HALFMQ_OPERATOR": "ada", "HALFMQ_DATABASE_URL": "sqlite://",
         "HALFMQ_SECRET": "hush-hush", "HALFMQ_TEST_SEED": "7", "HALFMQ_SERVICE_HOST": "10.0.0.1", "HALFMQ_SERVICE_PORT": "9876",
-        "HALFMQ_SERVICE_PORT_NAMES": "9876", "HALFMQ_PORT": "tcp://10.0.0.1:9876", "HALFMQ_PORT_9876_TCP": "tcp://10.0.0.1:9876",
+        "HALFMQ_SERVICE_PORT_NAMES": "9876", "HALFMQ_NAME_PORT": "tcp://10.0.0.1:8080", "HALFMQ_METRICS_SERVICE_HOST": "10.0.0.1", "HALFMQ_PORT": "tcp://10.0.0.1:9876", "HALFMQ_PORT_9876_TCP": "tcp://10.0.0.1:9876",
         "HALFMQ_PORT_9876_TCP_PROTO": "tcp", "HALFMQ_PORT_9876_TCP_PORT": "9876", "HALFMQ_PORT_9876_TCP_ADDR": "10.0.0.1",
         "HALFMQ_HTTP_PORT": "",
     }  # fmt: skip

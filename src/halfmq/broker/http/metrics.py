@@ -26,6 +26,9 @@ TURN_S: Final = 0.002
 DURABLE_S: Final = 2.0
 _DONE: Final = Done()
 
+#: Each keeps an HTTP connection meanwhile, and probes need some.
+_WAITING_MAX: Final = 8
+
 
 class MetricsResource:
     """Answers scrapes."""
@@ -35,12 +38,15 @@ class MetricsResource:
         self._scrape = scrape
         self._sequencer = sequencer
         self._clock = clock
-        #: Those who wait for the scrape that is being made; at most one for each HTTP connection.
+        #: Those who wait for the scrape that is being made.
         self._waiting: list[Answer] = []
         door.resources["/metrics"] = Route(Access((OnBroker(Right.DESCRIBE),)), Fields, self.get)
 
     def get(self, parameters: Fields, answer: Answer) -> None:
         """Answer with the series of now."""
+        if len(self._waiting) >= _WAITING_MAX:
+            answer(503, {"error": f"{_WAITING_MAX} scrapes wait for their series already"})
+            return
         self._waiting.append(answer)
         if len(self._waiting) > 1:
             return

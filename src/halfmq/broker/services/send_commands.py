@@ -165,7 +165,8 @@ def _half(
     group = _group_names[raw_group]
     if type(group) is not str:
         return group  # type: ignore[return-value]  # an invalid name is a refusal
-    unique_id = raw_id.decode("ascii", "replace")
+    # With arguments ``decode`` takes twice as long, 0.1 % of a transaction.
+    unique_id = raw_id.decode() if raw_id.isascii() else raw_id.decode("ascii", "replace")
     tx_id, index, count = unique_id, 0, 1
     searched_to = (
         -1 if len(raw_id) == 32 or len(raw_id) in UNIQUE_ID_CHARS or not raw_id else 0

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.in_process import Running, serving
+from tests.support.waiting import until
 
 from halfmq.broker.http import metrics
 from halfmq.broker.metrics.counts import TIMED_ONE_IN
@@ -220,3 +221,15 @@ def test_nobody_but_a_broker_with_an_http_port_loads_the_library() -> None:
     code = "import sys, halfmq.broker.process, halfmq.cli.serve; from halfmq import Client; print('prometheus_client' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+async def test_scrapes_beyond_a_few_are_answered_at_once_so_that_probes_find_a_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path, http_port=0) as running:
+        assert running.broker._http is not None
+        resource = running.broker._http.resources["/metrics"]
+        told: list[int] = []
+        for _ in range(12):
+            resource.respond(None, lambda status, _: told.append(status))
+        assert told == [503] * 4
+        await until(lambda: len(told) == 12)
+        assert told.count(200) == 8
