@@ -95,11 +95,14 @@ class Access(NamedTuple):
 _REMEMBERING: Final = """
 def serve(peer, request):
     fields = request.ext
-    principal = peer.principal
-    last = principal.granted_last.get(what)
-    if last is not None and {is_last}:
+    try:
+        last = peer.principal.granted_last[what]
+    except KeyError:
+        check(peer, request)
+        return
+    if {is_last}:
         handler(peer, request)
-    elif principal.has_granted(what, key(fields)):
+    elif peer.principal.has_granted(what, key(fields)):
         handler(peer, request)
     else:
         check(peer, request)
