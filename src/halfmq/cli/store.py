@@ -13,7 +13,7 @@ from halfmq.errors import HalfmqError, StoreDamaged
 from halfmq.runtime.disk import File, RealDisk
 from halfmq.store.backup import MANIFEST, verify_backup
 from halfmq.store.dump import dump_store
-from halfmq.store.identity import not_permitted
+from halfmq.store.identity import NAME, not_permitted
 from halfmq.store.verify import Report, verify_store
 
 app = typer.Typer(
@@ -45,7 +45,7 @@ def verify(directory: _Directory) -> None:
     """
     try:
         disk = ReadOnlyDisk()
-        if disk.exists(directory / MANIFEST):
+        if not disk.exists(directory / NAME) and disk.exists(directory / MANIFEST):
             raise typer.Exit(_verify_backup(disk, directory))
         report = verify_store(ReadOnlyDisk(), directory)
     except (HalfmqError, OSError) as error:
