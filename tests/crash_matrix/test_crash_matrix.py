@@ -48,6 +48,15 @@ UNREACHED = {
     "tests/unit/store/test_recovery.py",
     "checkpoint.py write_snapshot: file.write": "only in snapshots of more than a MiB, which end with the write that is "
     "reached; tests/unit/store/test_snapshot.py loses power at each step of one",
+    **dict.fromkeys(
+        (
+            "backup.py write_manifest: file.write",
+            "backup.py write_manifest: disk.sync_directory",
+            "backup.py remove_segments: disk.remove",
+            "backup.py remove_segments: disk.sync_directory",
+        ),
+        "of `halfmq backup`, in a directory of its own; tests/unit/cli/test_backup.py",
+    ),
 }
 #: B to G are damage that no crash leaves; P and Q need a snapshot that is damaged while the log is trimmed. If a script causes
 #: one of those, its start is refused, which is a violation here.

@@ -25,6 +25,7 @@ EXTRA_OF: Final = {
     "halfmq/cli": "server",
     "halfmq/broker": "server",
     "halfmq/bench": "server",
+    "halfmq/client/telemetry.py": "otel",
     "halfmq/runtime/sealing.py": "server",
     "halfmq/sql/alchemy": "sql",
     "halfmq/relay/kafka.py": "kafka",
@@ -50,6 +51,8 @@ NOT_IMPORTED: Final = {
     ("compression", "lz4"): "by name in halfmq/wire/remoting/compression.py",
     ("compression", "zstandard"): "by name in halfmq/wire/remoting/compression.py",
 }
+#: What several packages have a part of -> the one that is required.
+_OF_MANY: Final = {"opentelemetry": "opentelemetry-api"}
 _OURS: Final = ("halfmq", "pyspark_halfmq")
 
 pytestmark = pytest.mark.slow
@@ -260,7 +263,9 @@ def imports() -> dict[str, set[str]]:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names.add(node.module)
         roots = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - set(_OURS)
-        found[str(path.relative_to(ROOT / "src"))] = {normal(distributions.get(root, [root])[0]) for root in roots}
+        found[str(path.relative_to(ROOT / "src"))] = {
+            _OF_MANY.get(root) or normal(distributions.get(root, [root])[0]) for root in roots
+        }
     return found
 
 

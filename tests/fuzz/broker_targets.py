@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, get_args
@@ -203,7 +204,7 @@ def run_broker(data: bytes) -> None:
         before = one.log()
         at_once = one.talk(stream, [len(stream)], turns=False)
         in_pieces = two.talk(stream, pieces(len(stream), seed), turns=False)
-        same("answers, in pieces", in_pieces.frames(), at_once.frames())
+        same("answers, in pieces", _without_waiting(in_pieces.frames()), _without_waiting(at_once.frames()))
         same("closed, in pieces", in_pieces.closed, at_once.closed)
         hold(one.log() == two.log(), "the log depends on how the stream was cut")
         if _refused(stream, at_once):
@@ -224,6 +225,11 @@ def _frames(stream: bytes) -> list[bytes]:
         return FrameSplitter().feed(stream)
     except BrokenFrame as error:
         return error.frames
+
+
+def _without_waiting(frames: Sequence[bytes]) -> list[bytes]:
+    """Without how much of its requests waits, which the list of connections says."""
+    return [re.sub(rb'"pending":\d+', b'"pending":0', frame) for frame in frames]
 
 
 def _refused(stream: bytes, stranger: Stranger) -> bool:

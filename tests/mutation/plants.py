@@ -1239,8 +1239,8 @@ PLANTS: Final = (
         2,
         "`halfmq tx` settles transactions that are younger than was said",
         "cli/tx.py",
-        "        wanted = [row.tx_id for row in rows if row.age_ms - aged_ms >= older_ms and row.tx_id not in refused]\n",
-        "        wanted = [row.tx_id for row in rows if row.age_ms + aged_ms >= 0 and row.tx_id not in refused]\n",
+        "        return row.age_ms - passed_ms >= self.older_ms and is_of_topic and (bool(row.parked) or not self.is_parked)\n",
+        "        return row.age_ms + passed_ms >= 0 and is_of_topic and (bool(row.parked) or not self.is_parked)\n",
     ),
     # --- half batches and decisions on batches of a query
     Plant(

@@ -46,6 +46,7 @@ from halfmq.core.commands import (
     ForgetDamage,
     ForgetQuery,
     LockQueues,
+    NoteAction,
     PrepareBatch,
     RemoveUser,
     RequestedVerdict,
@@ -108,6 +109,7 @@ from halfmq.model.records import (
     Half,
     HalfBatch,
     MessageRecord,
+    OperatorAction,
     Released,
     RolledBack,
 )
@@ -582,6 +584,8 @@ class Life:
         age_ms = self.one_of([0, 0, 60_000, 200_000])
         settings = ProducerSettings(group, limit, past, age_ms)
         assert self.log.do(SetProducer(settings, None, self.by())) == ProducerSettingsStored(settings)
+        noted = NoteAction(OperatorAction.KICK_CLIENT, "noisy", Actor("ada", "ticket 17", "10.0.0.1:5"))
+        assert self.log.do(noted) == Done()
 
     def ask(self) -> None:
         if self.open:
