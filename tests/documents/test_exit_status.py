@@ -47,7 +47,7 @@ AGAIN: Final = {
     ),
     "halfmq user": ("halfmq user list", S.SUCCESS, "shop"),
     "halfmq client": ("halfmq client list", S.SUCCESS, "connections, of"),
-    "halfmq dead": ("halfmq dead redrive --group consumers --reason lost --yes", S.NOT_FOUND, "was not re-driven"),
+    "halfmq dead": ("halfmq dead redrive --group consumers --reason lost --yes", S.SUCCESS, "nothing to send"),
     "halfmq topic": ("halfmq topic show new", S.SUCCESS, "topic new on broker"),
     "halfmq group": ("halfmq group delete idle --yes", S.NOT_FOUND, "no consumer group idle"),
     "halfmq query": ("halfmq query forget done --operator ada --reason over --yes", S.NOT_FOUND, "knows no query done"),

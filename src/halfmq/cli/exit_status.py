@@ -111,7 +111,7 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "any other failure",
         ExitStatus.USAGE: "usage error: no time, no group, a missing confirmation",
-        ExitStatus.NOT_FOUND: "no such dead letter, or it was re-driven",
+        ExitStatus.NOT_FOUND: "no such dead letter",
         ExitStatus.REFUSED: "rejected: your user may not (code 16)",
         ExitStatus.UNKNOWN_OUTCOME: "a message was sent and no response came. Run the command again: what was sent is not sent a second time",
     },
