@@ -127,6 +127,32 @@ async def test_a_copy_whose_response_was_lost_is_not_sent_a_second_time(tmp_path
         assert [one.text() for one in await read(running, "billing", 1)] == ["one"]
 
 
+async def test_what_another_run_sent_while_this_one_asks_is_not_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, settings=ONE_QUEUE) as running:
+        await given_up(running, "one")
+
+        def other_run(*_: object) -> None:
+            with dead.Cluster(dead._COMMANDS, url_of(running), 5.0) as cluster:
+                desk = dead._Desk(cluster)
+                (letter,) = desk.letters(dead.Selection("billing", "", 0, "", ""))
+                desk.send(letter, to_topic=False)
+                desk.settle("billing")
+
+        monkeypatch.setattr(dead._COMMANDS, "require_typed", other_run)
+        done = await run(running, "redrive", "--group", "billing")
+        assert (done.exit_code, "0 dead letters of group billing are sent again" in done.stdout) == (0, True), (
+            done.output
+        )
+        async with AsyncClient(url_of(running)) as mq, mq.consumer("orders", group="billing") as messages:
+            once = await messages.get(20)
+            assert once is not None
+            assert once.text() == "one"
+            once.ack()
+            assert await messages.get(0.5) is None, "it came twice"
+
+
 async def test_filters_select_and_what_is_absent_has_its_status(tmp_path: Path) -> None:
     # Without deduplication: sent to everybody, a message would repeat the one that was sent a moment ago.
     settings = BrokerSettings(default_topic_queues=1, dedup_window_ms=0)

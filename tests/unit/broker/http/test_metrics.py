@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.in_process import Running, serving
+from tests.support.in_process import Running, ShiftedClock, serving
 from tests.support.waiting import until
 
 from halfmq.broker.http import metrics
 from halfmq.broker.metrics.counts import TIMED_ONE_IN
 from halfmq.broker.metrics.families import COUNTER, FAMILIES, HISTOGRAM, NODE_LABELS, PROCESS, ROCKETMQ
 from halfmq.core.session import DiskSpace, Heartbeat
+from halfmq.wire.remoting import codes
 
 #: The value of each series, by its name and its labels without those of the node.
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -223,7 +224,12 @@ def test_nobody_but_a_broker_with_an_http_port_loads_the_library() -> None:
     assert done.stdout == "False\n"
 
 
-async def test_scrapes_beyond_a_few_are_answered_at_once_so_that_probes_find_a_connection(tmp_path: Path) -> None:
+async def test_scrapes_beyond_a_few_are_answered_at_once_so_that_probes_find_a_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, held = metrics.MetricsResource._run, list[Callable[[], None]]()
+    hold = lambda self, steps, done: held.append(lambda: run(self, steps, done))  # noqa: E731
+    monkeypatch.setattr(metrics.MetricsResource, "_run", hold)  # a scrape may end in the round in which it begins
     async with serving(tmp_path, http_port=0) as running:
         assert running.broker._http is not None
         resource = running.broker._http.resources["/metrics"]
@@ -231,5 +237,24 @@ async def test_scrapes_beyond_a_few_are_answered_at_once_so_that_probes_find_a_c
         for _ in range(12):
             resource.respond(None, lambda status, _: told.append(status))
         assert told == [503] * 4
+        monkeypatch.setattr(metrics.MetricsResource, "_run", run)
+        (begin,) = held
+        begin()
         await until(lambda: len(told) == 12)
         assert told.count(200) == 8
+
+
+async def test_the_oldest_age_is_that_of_what_is_still_undecided(tmp_path: Path) -> None:
+    """The group stays: another of its transactions is undecided."""
+    clock = ShiftedClock()
+    async with serving(tmp_path, http_port=0, clock=clock) as running:
+        client = await running.client()
+        first, second = "AC10000100002A9F0000000000000001", "AC10000100002A9F0000000000000002"
+        await client.half("orders", b"one", unique=first)
+        clock.passed_ms += 500_000
+        await client.half("orders", b"two", unique=second)
+        clock.passed_ms += 100_000
+        assert 600 <= ((await scraped(running))("halfmq_undecided_oldest_seconds", producer_group="P") or 0) < 630
+        fields = {"group": "P", "txId": first, "verdict": "ROLLBACK", "operator": "ada", "reason": ""}
+        assert (await client.ask(codes.HMQ_RESOLVE, fields)).code == 0
+        assert 100 <= ((await scraped(running))("halfmq_undecided_oldest_seconds", producer_group="P") or 0) < 130
