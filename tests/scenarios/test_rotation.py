@@ -39,7 +39,10 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Se
 
 
 class Load:
-    """Producers and consumers at work: with the blocking client in threads, and with the asynchronous one."""
+    """Producers and consumers at work: with the blocking client in threads, and with the asynchronous one.
+
+    A call that waits for a broker that is being started fails after the client's timeout, which a busy machine exceeds; here it is longer.
+    """
 
     def __init__(self, url: Callable[[str], str]) -> None:
         self._url = url
@@ -112,13 +115,13 @@ class Load:
             number += 1
 
     def _blocking_producer(self, done: list[str]) -> None:
-        with Client(self._url("shop"), group="shop") as mq:
+        with Client(self._url("shop"), group="shop", timeout=PATIENCE_S) as mq:
             for number in self._numbers():
                 mq.send("orders", text := f"blocking-send {number}")
                 done.append(text)
 
     def _blocking_transactions(self, done: list[str]) -> None:
-        with Client(self._url("shop"), group="shop") as mq:
+        with Client(self._url("shop"), group="shop", timeout=PATIENCE_S) as mq:
             for number in self._numbers():
                 texts = [f"blocking-tx {number} {half}" for half in "ab"]
                 with mq.begin() as tx:
@@ -128,13 +131,13 @@ class Load:
                 done += texts
 
     async def _async_producer(self, done: list[str]) -> None:
-        async with AsyncClient(self._url("shop"), group="shop") as mq:
+        async with AsyncClient(self._url("shop"), group="shop", timeout=PATIENCE_S) as mq:
             for number in self._numbers():
                 await mq.send("orders", text := f"async-send {number}")
                 done.append(text)
 
     async def _async_transactions(self, done: list[str]) -> None:
-        async with AsyncClient(self._url("shop"), group="shop") as mq:
+        async with AsyncClient(self._url("shop"), group="shop", timeout=PATIENCE_S) as mq:
             for number in self._numbers():
                 texts = [f"async-tx {number} {half}" for half in "ab"]
                 async with mq.begin() as tx:
@@ -145,7 +148,7 @@ class Load:
 
     def _blocking_consumer(self, done: list[str]) -> None:
         with (
-            Client(self._url("billing")) as mq,
+            Client(self._url("billing"), timeout=PATIENCE_S) as mq,
             mq.consumer("orders", group="billing-blocking", start="earliest") as messages,
         ):
             while not self._sent_all.is_set():
@@ -155,7 +158,7 @@ class Load:
 
     async def _async_consumer(self, done: list[str]) -> None:
         async with (
-            AsyncClient(self._url("billing")) as mq,
+            AsyncClient(self._url("billing"), timeout=PATIENCE_S) as mq,
             mq.consumer("orders", group="billing-async", start="earliest") as messages,
         ):
             while not self._sent_all.is_set():

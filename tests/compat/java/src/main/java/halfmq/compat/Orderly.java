@@ -10,6 +10,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.MixAll;
 
 /** Two orderly consumers of one group: each order's steps come in order, also when one step is suspended once. */
 final class Orderly implements Program {
@@ -20,14 +21,7 @@ final class Orderly implements Program {
     public Map<String, Object> run(Env env) throws Exception {
         String topic = env.name("topic");
         DefaultMQProducer producer = env.producer("producers");
-        for (int step = 0; step < STEPS; step++) {
-            for (int order = 0; order < ORDERS; order++) {
-                producer.send(
-                    Env.message(topic, "t", order + ":" + step),
-                    (queues, message, number) -> queues.get((Integer) number % queues.size()),
-                    order);
-            }
-        }
+        send(producer, topic, 0, 1);
         Map<String, List<Integer>> steps = new ConcurrentHashMap<>();
         Map<String, Set<String>> consumersOfQueue = new ConcurrentHashMap<>();
         Set<String> suspended = ConcurrentHashMap.newKeySet();
@@ -52,6 +46,9 @@ final class Orderly implements Program {
         for (DefaultMQPushConsumer consumer : consumers) {
             consumer.start();
         }
+        // Else the first one, on a busy machine, would be done with everything before the second has a queue.
+        Env.await(60, () -> consumers.stream().noneMatch(Orderly::isIdle));
+        send(producer, topic, 1, STEPS);
         Env.await(60, () -> steps.values().stream().mapToInt(List::size).sum() >= ORDERS * STEPS);
         Map<String, Object> result = new LinkedHashMap<>();
         result.put("steps", steps);
@@ -62,5 +59,22 @@ final class Orderly implements Program {
         }
         producer.shutdown();
         return result;
+    }
+
+    private static void send(DefaultMQProducer producer, String topic, int from, int to) throws Exception {
+        for (int step = from; step < to; step++) {
+            for (int order = 0; order < ORDERS; order++) {
+                producer.send(
+                    Env.message(topic, "t", order + ":" + step),
+                    (queues, message, number) -> queues.get((Integer) number % queues.size()),
+                    order);
+            }
+        }
+    }
+
+    /** It has no queue of the topic; that of its retries does not count. */
+    private static boolean isIdle(DefaultMQPushConsumer consumer) {
+        return consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet().stream()
+            .allMatch(queue -> queue.getTopic().startsWith(MixAll.RETRY_GROUP_TOPIC_PREFIX));
     }
 }
