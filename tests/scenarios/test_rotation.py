@@ -30,6 +30,8 @@ RIGHTS: Final = {
 }
 #: Between steps each program of the load does so much more.
 MORE: Final = 20
+#: A call that waits for a broker that is being started fails after the client's timeouts, which a start on a busy machine exceeds.
+PATIENT: Final = {"timeout": PATIENCE_S, "attempt_timeout": PATIENCE_S}
 
 
 @pytest.fixture
@@ -39,10 +41,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Se
 
 
 class Load:
-    """Producers and consumers at work: with the blocking client in threads, and with the asynchronous one.
-
-    A call that waits for a broker that is being started fails after the client's timeout, which a busy machine exceeds; here it is longer.
-    """
+    """Producers and consumers at work: with the blocking client in threads, and with the asynchronous one."""
 
     def __init__(self, url: Callable[[str], str]) -> None:
         self._url = url
@@ -115,13 +114,13 @@ class Load:
             number += 1
 
     def _blocking_producer(self, done: list[str]) -> None:
-        with Client(self._url("shop"), group="shop", timeout=PATIENCE_S) as mq:
+        with Client(self._url("shop"), group="shop", **PATIENT) as mq:
             for number in self._numbers():
                 mq.send("orders", text := f"blocking-send {number}")
                 done.append(text)
 
     def _blocking_transactions(self, done: list[str]) -> None:
-        with Client(self._url("shop"), group="shop", timeout=PATIENCE_S) as mq:
+        with Client(self._url("shop"), group="shop", **PATIENT) as mq:
             for number in self._numbers():
                 texts = [f"blocking-tx {number} {half}" for half in "ab"]
                 with mq.begin() as tx:
@@ -131,13 +130,13 @@ class Load:
                 done += texts
 
     async def _async_producer(self, done: list[str]) -> None:
-        async with AsyncClient(self._url("shop"), group="shop", timeout=PATIENCE_S) as mq:
+        async with AsyncClient(self._url("shop"), group="shop", **PATIENT) as mq:
             for number in self._numbers():
                 await mq.send("orders", text := f"async-send {number}")
                 done.append(text)
 
     async def _async_transactions(self, done: list[str]) -> None:
-        async with AsyncClient(self._url("shop"), group="shop", timeout=PATIENCE_S) as mq:
+        async with AsyncClient(self._url("shop"), group="shop", **PATIENT) as mq:
             for number in self._numbers():
                 texts = [f"async-tx {number} {half}" for half in "ab"]
                 async with mq.begin() as tx:
@@ -148,7 +147,7 @@ class Load:
 
     def _blocking_consumer(self, done: list[str]) -> None:
         with (
-            Client(self._url("billing"), timeout=PATIENCE_S) as mq,
+            Client(self._url("billing"), **PATIENT) as mq,
             mq.consumer("orders", group="billing-blocking", start="earliest") as messages,
         ):
             while not self._sent_all.is_set():
@@ -158,7 +157,7 @@ class Load:
 
     async def _async_consumer(self, done: list[str]) -> None:
         async with (
-            AsyncClient(self._url("billing"), timeout=PATIENCE_S) as mq,
+            AsyncClient(self._url("billing"), **PATIENT) as mq,
             mq.consumer("orders", group="billing-async", start="earliest") as messages,
         ):
             while not self._sent_all.is_set():

@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import uvloop
 from tests.support.certificates import Authority, Issued
 from tests.support.children import fork
 from tests.support.served import Served, starting
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, turns, until
 
 from halfmq import App, AsyncClient, Client, Message, Outcome, compose
 from halfmq.client import forks
 from halfmq.client.blocking import Connections, NameServers, NotTrusted, Unavailable
+from halfmq.client.connection_pool import ConnectionPool
 from halfmq.client.connector import TcpConnector
 from halfmq.client.transaction_block import AsyncTransaction, Transaction
 from halfmq.model.address import Address, TlsFiles, parse_url
@@ -48,6 +50,42 @@ def broker(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> It
 def url(broker: Served, authority: Authority, client: Issued) -> str:
     files = f"cafile={authority.certificate}&certfile={client.certificate}&keyfile={client.key}"
     return f"rocketmqs://127.0.0.1:{broker.name_port}?{files}"
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_closed_pool_leaves_no_socket_to_the_garbage_collector_whatever_the_server_does(
+    new_loop: Callable[[], Any], authority: Authority, client: Issued, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of TLS has an answer, and this server does not read."""
+    monkeypatch.setattr("halfmq.client.connection_pool.CLOSE_S", 0.05)
+    issued, over = authority.issue("deaf"), threading.Event()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*issued)
+
+    def serve(listening: socket.socket) -> None:
+        with context.wrap_socket(listening.accept()[0], server_side=True):
+            over.wait(PATIENCE_S)
+
+    async def work(port: int) -> int:
+        pool = ConnectionPool(TcpConnector(TlsFiles(str(authority.certificate))), on_push=lambda *_: None)
+        connection = await pool.get(Address("127.0.0.1", port))
+        transport = connection._transport
+        assert transport is not None
+        stream = transport.get_extra_info("socket")
+        assert stream.fileno() != -1
+        pool.close()
+        await pool.wait_closed()
+        await turns()
+        return int(stream.fileno())
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor() as threads:
+        served = threads.submit(serve, listening)
+        try:
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                assert runner.run(work(listening.getsockname()[1])) == -1
+        finally:
+            over.set()
+        served.result()
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)

@@ -410,6 +410,7 @@ class AsyncClient:
             self._names.close()
             self._threads.close()
             self._opened = False
+            await asyncio.gather(self._context.brokers.wait_closed(), self._names.wait_closed())
 
     @property
     def _transactions(self) -> "Transactions":

@@ -90,6 +90,7 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._heard_at = loop.time()
+        self._gone = asyncio.Event()
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -275,6 +276,7 @@ class Connection(asyncio.Protocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._gone.set()
         self._end(f"the connection to {self.address} was lost" + (f": {exc}" if exc else ""))
 
     # --- the end --------------------------------------------------------------------------------------------------
@@ -293,6 +295,16 @@ class Connection(asyncio.Protocol):
         self._end("the client was closed")
         if self._transport is not None:
             self._transport.close()
+
+    async def gone(self, timeout_s: float) -> None:
+        """After ``close``: return when its socket is closed. TLS waits for an answer of the server, here at most ``timeout_s`` seconds."""
+        if self._transport is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._gone.wait()
+        except TimeoutError:
+            self._transport.abort()
 
     def _end(self, why: str) -> None:
         if self.closed:

@@ -17,6 +17,8 @@ Introduce = Callable[[Connection], Awaitable[None]]
 CONNECT_TIMEOUT_S: Final = 5.0
 #: How long a server that has let a request time out may take for one that waits for nothing, seconds.
 PROBE_TIMEOUT_S: Final = 1.0
+#: How long a server may take to answer the end of a connection with TLS, seconds.
+CLOSE_S: Final = 1.0
 
 
 async def _nothing(_connection: Connection) -> None:
@@ -51,6 +53,7 @@ class ConnectionPool:
         self._connect_timeout_s = connect_timeout_s
         self._open: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        self._closing: list[Connection] = []
         self._patience_s = patience_s
         #: From when on an address without a connection, which had or was to have one, counts as away; on the loop's clock.
         self._away_from: dict[Address, float] = {}
@@ -164,10 +167,16 @@ class ConnectionPool:
                 self._on_lost(connection.address)
 
     def close(self) -> None:
-        """Close all connections; later ``get`` calls raise ConnectError."""
+        """Close all connections; later ``get`` calls raise ConnectError. ``wait_closed`` waits for the sockets."""
         self.closed = True
         for task in list(self._opening.values()):
             task.cancel()
         for connection in list(self._open.values()):
             connection.close()
+            self._closing.append(connection)
         self._open.clear()
+
+    async def wait_closed(self) -> None:
+        """Until the sockets are closed, at most ``CLOSE_S``. A loop that ends before leaves them to the garbage collector, which warns."""
+        await asyncio.gather(*(connection.gone(CLOSE_S) for connection in self._closing))
+        self._closing.clear()
