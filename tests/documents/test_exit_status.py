@@ -66,6 +66,8 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq config", S.FAILED): f"halfmq config get --url {_NOBODY}",
     ("halfmq config", S.NOT_FOUND): "halfmq config get never",
     ("halfmq config", S.USAGE): "HALFMQ_RETENTION=5 halfmq config show",
+    ("halfmq config", S.REFUSED): "halfmq config get --url $HALFMQ_OF_SHOP",
+    ("halfmq config", S.UNKNOWN_OUTCOME): "halfmq config set queries_max 50 --yes --url $HALFMQ_TEST_LOSES_RESPONSES",
     ("halfmq backup", S.SUCCESS): "halfmq backup backup",
     ("halfmq backup", S.FAILED): f"halfmq backup other-backup --url {_NOBODY}",
     ("halfmq backup", S.USAGE): "halfmq backup sample",

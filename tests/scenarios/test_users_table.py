@@ -475,6 +475,11 @@ async def settings(one: Attempt) -> None:
     await one.command(config.app, "get")
 
 
+async def setting_changed(one: Attempt) -> None:
+    await one.command(config.app, "set", "queries_max", "50", "--yes")
+    await one.command(config.app, "unset", "queries_max", "--yes")
+
+
 async def backup_(one: Attempt) -> None:
     await one.command(backup.app, str(one.here.directory / f"backup-{one.number}"))
 
@@ -524,6 +529,7 @@ PROGRAMS: Final[dict[str, Callable[[Attempt], Awaitable[None]]]] = {
     "`halfmq group holds`": holds,
     "`halfmq backup`": backup_,
     "`halfmq config get`": settings,
+    "`halfmq config set`": setting_changed,
     "`halfmq user`": users,
 }
 #: Rows that need Spark.

@@ -100,9 +100,10 @@ class RuntimeSettings:
         """Each setting with its value and its source."""
         found = shown_settings(self._configured, self._view.settings, self._ports)
         for name, recorded in self._view.recorded_settings.items():
-            if name in found and name in CHANGEABLE:
+            if name in CHANGEABLE:
+                one = found.get(name, ShownSetting(recorded.value, "recorded"))
                 found[name] = replace_fields(
-                    found[name], value=recorded.value, source="recorded", origin=None, set_at_ms=recorded.at_ms,
+                    one, value=recorded.value, source="recorded", origin=None, set_at_ms=recorded.at_ms,
                     set_by=recorded.by, configured=recorded.configured,
                 )  # fmt: skip
         return found
