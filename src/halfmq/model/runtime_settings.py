@@ -46,7 +46,7 @@ _BOUND: Final = Stays("its ports are bound at the start")
 _STORE: Final = Stays("the store is opened with it at the start")
 _TLS: Final = Stays("ports are bound with TLS, or without; the files themselves are read again when they change")
 _BASE: Final = Stays("the size of a segment decides how many there may be, and a start checks it")
-_ADMISSION: Final = Stays("connections that are open have their part of it; it is divided at the start")
+_DIVIDED: Final = Stays("it is divided among connections by shares that the start computes")
 _AUDIT: Final = Stays("the audit log is opened at the start, before the first request")
 _LOG: Final = Stays("log lines are set up before the broker starts")
 _NEXT_CHECK: Final = "from the next check of each transaction on; those that are scheduled keep their time"
@@ -60,7 +60,7 @@ RUNTIME: Final[dict[str, Changes | Stays]] = {
     "port": _BOUND,
     "name_port": _BOUND,
     "http_port": _BOUND,
-    "metrics_names_max": Stays("a name that has series keeps them until the broker ends"),
+    "metrics_names_max": Stays("a name that has series keeps them for as long as it exists"),
     "http_host_name": Stays("the HTTP port is protected by it from its start on"),
     "vip_channel": _BOUND,
     "advertise_host": Stays("ids of messages contain the address"),
@@ -76,9 +76,9 @@ RUNTIME: Final[dict[str, Changes | Stays]] = {
     "dedup_window_ms": Stays("a longer window could not find what was forgotten"),
     "disk_reserve_bytes": Changes(int, "at once"),
     "connections_max": Stays("the limit of open files bounds it, and places are reserved at the start"),
-    "connections_per_address_max": _ADMISSION,
-    "unfinished_bytes_max": _ADMISSION,
-    "outgoing_bytes_max": _ADMISSION,
+    "connections_per_address_max": _DIVIDED,
+    "unfinished_bytes_max": _DIVIDED,
+    "outgoing_bytes_max": _DIVIDED,
     "check_immunity_ms": Stays("the log has the grace period of each start"),
     "check_interval_ms": Changes(int, _NEXT_CHECK),
     "check_interval_max_ms": Changes(int, _NEXT_CHECK),
