@@ -16,6 +16,7 @@ from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Json, Operator, Previe
 from halfmq.cli.serve import KINDS, OPTIONS, configuration, converted
 from halfmq.cli.setting_sources import ConfiguredCommand, shown
 from halfmq.errors import UsageError
+from halfmq.model.runtime_settings import CHANGEABLE
 from halfmq.model.shown_settings import ShownSetting
 from halfmq.model.text_fields import write_fields
 from halfmq.wire.remoting.codes import HMQ_SET_SETTING, HMQ_SETTINGS
@@ -83,7 +84,7 @@ def set_(
     when it was set. Which settings may change, and since when a change counts: docs/configuration.md. A negative value: after --.
     """
     try:
-        given = converted(name, value) if name in KINDS else value
+        given = converted(name, value) if name in CHANGEABLE else value
     except typer.BadParameter as error:
         _COMMANDS.fail(error.format_message(), ExitStatus.USAGE)
     fields = SetSettingFields(name, msgspec.json.encode(given).decode(), operator=operator, reason=reason)

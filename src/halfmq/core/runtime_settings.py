@@ -54,7 +54,7 @@ def decide_unset_setting(state: State, command: UnsetSetting, now_ms: int) -> De
     """
     name = command.name
     if name not in state.recorded_settings:
-        return refuse(Why.NOT_FOUND, f"nothing to unset: setting {name} is as the configuration says")
+        return refuse(Why.NOT_FOUND, f"nothing to unset: setting {name} was not changed while the broker ran")
     configured = getattr(state.configured, name) if name in OF_CORE else None
     refused = _contradiction(state, name, configured)
     if refused:

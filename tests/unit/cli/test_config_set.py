@@ -18,6 +18,8 @@ from halfmq.model.shown_settings import ShownSetting
 
 pytestmark = pytest.mark.timeout(60)
 GIVEN = {
+    "data": ShownSetting("/data", "option", "--data"),
+    "durability": ShownSetting("fsync", "default"),
     "retention_hours": ShownSetting(72.0, "default"),
     "queries_max": ShownSetting(1_000, "option", "--queries-max"),
 }
@@ -49,7 +51,7 @@ async def test_a_setting_is_set_shown_and_unset(tmp_path: Path) -> None:
         assert await said(running, "set", "retention_hours", "24", *ADA) == (
             "retention_hours is 72.0 (default)\nretention_hours is 24.0\n"
         )
-        _, retention, queries = (await said(running, "get", "--sources")).splitlines()
+        _, retention, queries = (await said(running, "get", "retention_hours", "queries_max", "--sources")).splitlines()
         assert retention.startswith("retention_hours  24.0   set at 20")
         assert retention.endswith("Z by ada")
         assert queries == "queries_max      1000   option --queries-max"
@@ -78,6 +80,8 @@ async def test_a_change_needs_a_confirmation_and_a_name(tmp_path: Path) -> None:
         (("queries_max", "many"), 2, "Invalid value for '--queries-max'"),
         (("queries_max", "--", "-1"), 2, "the limit of queries must not be negative"),
         (("retention_hours", "1e9"), 2, "0 to 876,600 hours"),
+        (("data", "/elsewhere"), 2, "data does not change while the broker runs: the store is opened with it"),
+        (("durability", "memory"), 2, "durability does not change while the broker runs"),
     ],
 )
 async def test_what_cannot_be_set_is_refused(
