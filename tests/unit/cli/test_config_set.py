@@ -21,14 +21,15 @@ GIVEN = {
     "data": ShownSetting("/data", "option", "--data"),
     "durability": ShownSetting("fsync", "default"),
     "retention_hours": ShownSetting(72.0, "default"),
-    "queries_max": ShownSetting(1_000, "option", "--queries-max"),
+    "queries_max": ShownSetting(16_384, "option", "--queries-max"),
 }
 ADA = ("--operator", "ada", "--yes")
 
 
 async def run(running: Running, *arguments: str) -> Result:
     invoke: Any = CliRunner().invoke
-    return await asyncio.to_thread(invoke, config.app, [*arguments, "--url", f"127.0.0.1:{running.ports.names}"])
+    name, *others = arguments
+    return await asyncio.to_thread(invoke, config.app, [name, "--url", f"127.0.0.1:{running.ports.names}", *others])
 
 
 async def said(running: Running, *arguments: str, status: int = 0) -> str:
@@ -54,11 +55,11 @@ async def test_a_setting_is_set_shown_and_unset(tmp_path: Path) -> None:
         _, retention, queries = (await said(running, "get", "retention_hours", "queries_max", "--sources")).splitlines()
         assert retention.startswith("retention_hours  24.0   set at 20")
         assert retention.endswith("Z by ada")
-        assert queries == "queries_max      1000   option --queries-max"
+        assert queries == "queries_max      16384  option --queries-max"
         before = await said(running, "set", "retention_hours", "0.5", "--preview", "--operator", "ada")
         assert before.endswith("Z by ada)\nretention_hours would be 0.5\n")
         document = json.loads(await said(running, "set", "queries_max", "5", "--json", *ADA))
-        assert document == {"setting": "queries_max", "before": 1_000, "value": 5, "changed": True}
+        assert document == {"setting": "queries_max", "before": 16_384, "value": 5, "changed": True}
         assert (await said(running, "unset", "retention_hours", *ADA)).endswith(
             "\nretention_hours is 72.0, as configured\n"
         )
