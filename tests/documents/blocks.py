@@ -92,6 +92,9 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("# halfmq.toml", By(f"{_CONFIGURATION}::test_the_file_and_the_environment_give_what_is_shown")),
         ("$ HALFMQ_RETENTION_HOURS=24 halfmq config show", By(f"{_CONFIGURATION}::test_the_file_and_the_environment_give_what_is_shown")),
         ("$ halfmq config get", By(f"{_CONFIGURATION}::test_a_running_broker_says_what_is_shown")),
+        ("$ halfmq config set", By(f"{_CONFIGURATION}::test_a_changed_setting_says_what_is_shown")),
+        ("INFO halfmq.broker: setting", By(f"{_CONFIGURATION}::test_a_changed_setting_says_what_is_shown")),
+        ("WARNING halfmq.broker: setting", By(f"{_CONFIGURATION}::test_a_changed_setting_says_what_is_shown")),
     ),
     "docs/coordinator.md": (
         ('coordinator = mq.coordinator("transfers")', By(f"{_PROGRAMS}::test_the_coordinator_page_is_one_program")),

@@ -39,6 +39,7 @@ _SENDS: Final = By("tests/unit/cli/test_messages.py::test_a_send_without_a_respo
 S = ExitStatus
 #: Command -> how one learns what became of a change whose response was lost, with which status that ends, and what it says.
 AGAIN: Final = {
+    "halfmq config": ("halfmq config get queries_max --sources", S.SUCCESS, "Z by ada"),
     "halfmq tx": ("halfmq tx commit T-2 --operator ada", S.SUCCESS, "already COMMITTED"),
     "halfmq coordinator": (
         "halfmq coordinator forget done --group orders --operator ada --reason over --yes",
@@ -66,6 +67,11 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq config", S.FAILED): f"halfmq config get --url {_NOBODY}",
     ("halfmq config", S.NOT_FOUND): "halfmq config get never",
     ("halfmq config", S.USAGE): "HALFMQ_RETENTION=5 halfmq config show",
+    ("halfmq config", S.REFUSED): "halfmq config get --url $HALFMQ_OF_SHOP",
+    (
+        "halfmq config",
+        S.UNKNOWN_OUTCOME,
+    ): "halfmq config set queries_max 50 --operator ada --yes --url $HALFMQ_TEST_LOSES_RESPONSES",
     ("halfmq backup", S.SUCCESS): "halfmq backup backup",
     ("halfmq backup", S.FAILED): f"halfmq backup other-backup --url {_NOBODY}",
     ("halfmq backup", S.USAGE): "halfmq backup sample",

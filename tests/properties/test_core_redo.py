@@ -54,11 +54,13 @@ from halfmq.core.commands import (
     SendBack,
     SetGroup,
     SetProducer,
+    SetSetting,
     SetTopic,
     SetUser,
     TakeEpoch,
     TrimLog,
     UnlockQueues,
+    UnsetSetting,
 )
 from halfmq.core.decision import (
     Asked,
@@ -233,6 +235,24 @@ class Life:
         if state.users:
             assert any(one.is_administrator for one in state.users.values())
             self.user = list(state.users)[number % len(state.users)]
+
+    def settings(self) -> None:
+        """A setting is changed, or has its configured value again; see ``restart_otherwise``. No die is thrown."""
+        state, number = self.log.state, self.log.state.log_end // 8
+        values = {
+            "check_interval_ms": (300, 900, 1 << 40), "check_interval_max_ms": (100, 60_000), "checks_in_flight_max": (2, 3, 200),
+            "undecided_max": (40, 80), "undecided_bytes_max": (1 << 20, 1 << 30), "undecided_total_max": (500, 900),
+            "auto_create_groups": (True,), "retention_hours": (0.5, 24.0), "check_answer_ms": (700, 1_500),
+        }  # fmt: skip
+        name = list(values)[number % len(values)]
+        by = Actor("ada", "a test", "10.0.0.1:5")
+        if name in state.recorded_settings and number % 2:
+            reply = self.log.do(UnsetSetting(name, by))
+        else:
+            value = values[name][number // 7 % len(values[name])]
+            reply = self.log.do(SetSetting(name, value, getattr(self.log.settings, name, 72.0), by))
+        self.seen[f"setting {type(reply).__name__}"] += 1
+        assert reply == Done() or reply.why is Why.INVALID_PARAMETER
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
@@ -621,6 +641,7 @@ class Life:
         self.seen["holder"] += bool(self.log.state.holders)
 
     def topics(self) -> None:
+        self.settings()
         name = self.one_of([*TOPICS, "spare"])
         if self.rng.random() < 0.5:
             self.log.do(DeleteTopic(name, self.by()))
@@ -673,9 +694,15 @@ class Life:
         self.seen["restart"] += 1
 
     def restart_otherwise(self) -> None:
-        """As an operator does who changes ``--check-immunity-ms``; from here on every redo has the new setting."""
+        """As an operator does who changes ``--check-immunity-ms``; from here on every redo has the new setting. Settings that were changed
+        while the broker ran are then given up, every other time."""
         self.compare()
-        self.log.begin_epoch(replace(self.log.settings, check_immunity_ms=self.one_of([0, 700, 6_000, 60_000])))
+        settings = replace(self.log.settings, check_immunity_ms=self.one_of([0, 700, 6_000, 60_000]))
+        unset = tuple(self.log.state.recorded_settings) if self.log.state.log_end // 8 % 2 else ()
+        self.log.begin_epoch(settings, unset)
+        if unset:
+            assert not self.log.state.recorded_settings
+            self.seen["configuration wins"] += 1
         self.seen["restart with another immunity"] += 1
         self.compare()
 
@@ -829,7 +856,7 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
         "half sent again", "repeated", "conflict", "incomplete", "check", "trim", "restart", "snapshot", "shown",
         "delayed", "past the window", "rolled back by policy", "parked by CHECKS", "parked by AGE", "asked by hand",
         "epoch taken", "earlier epoch SUPERSEDED", "settled by its coordinator", "coordinator forgotten",
-        "user UserIsSet", "user UserRemoved", "user Refused", "verdict by a user", "copy of a user",
+        "setting Done", "setting Refused", "configuration wins", "user UserIsSet", "user UserRemoved", "user Refused", "verdict by a user", "copy of a user",
         "fenced", "comparison agrees", "finding", "finding forgotten", "last decision", "query forgotten", "query QueryRemoved by hand", "restart with another immunity", "holder", "hold", "held", "group deleted", "group with members", "decided", "decision repeated",
         "half batch sent again", "half batches copied", "old run FENCED", "winner missing", "batch rolled back", "batch missing",
         "tied", "half batch with delays decided", "half batch with delays lost", "half batch with delays rolled back",

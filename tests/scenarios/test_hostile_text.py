@@ -112,7 +112,11 @@ BODIES: dict[int, Any] = {
     codes.HMQ_STATS: [STATS],
     codes.HMQ_PRODUCER: LIMITS,
     codes.HMQ_QUERIES: [QueryInfo(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1, 1, 1, 0, False)],
-    codes.HMQ_SETTINGS: {HOSTILE: ShownSetting(HOSTILE, HOSTILE, HOSTILE), "host": ShownSetting([HOSTILE], "option")},
+    codes.HMQ_SETTINGS: {
+        HOSTILE: ShownSetting(HOSTILE, HOSTILE, HOSTILE),
+        "host": ShownSetting([HOSTILE], "option"),
+        "queries_max": ShownSetting(HOSTILE, "recorded", None, 1_000, HOSTILE, HOSTILE),
+    },
     codes.HMQ_CLIENTS: [ClientInfo(6, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1, (HOSTILE,), (HOSTILE,), 2, 0, True)],
     codes.HMQ_COORDINATORS: [CoordinatorInfo(HOSTILE, HOSTILE, 1, HOSTILE, 1, 0)],
     codes.RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {
@@ -210,6 +214,8 @@ ASKING: dict[str, tuple[tuple[str, ...], ...]] = {
     "tx forget": ((HOSTILE, "--operator", "eve", "--reason", HOSTILE, "--yes"),),
     "query forget": ((HOSTILE, "--operator", "eve", "--reason", HOSTILE, "--yes"),),
     "config get": ((), ("--sources",), ("--json",)),
+    "config set": ((HOSTILE, HOSTILE, "--operator", "eve", "--reason", HOSTILE, "--yes"), ("queries_max", "5", "--yes", "--json")),
+    "config unset": ((HOSTILE, "--yes"), ("queries_max", "--preview")),
     "topic list": ((), ("--json",)),
     "topic show": (("orders",), ("orders", "--json")),
     "topic create": (("orders",),),

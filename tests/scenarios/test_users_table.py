@@ -28,6 +28,7 @@ from halfmq.client.branch import Branch
 from halfmq.model.address import Address, parse_url
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.settings import BrokerSettings
+from halfmq.model.shown_settings import ShownSetting
 from halfmq.sql import Barrier, MarkerTable, Outbox
 from halfmq.wire.remoting.codes import HMQ_COMPARED, HMQ_DECIDE
 from halfmq.wire.remoting.half_batches import decide_ext
@@ -475,6 +476,11 @@ async def settings(one: Attempt) -> None:
     await one.command(config.app, "get")
 
 
+async def setting_changed(one: Attempt) -> None:
+    await one.command(config.app, "set", "queries_max", "50", "--yes")
+    await one.command(config.app, "unset", "queries_max", "--yes")
+
+
 async def backup_(one: Attempt) -> None:
     await one.command(backup.app, str(one.here.directory / f"backup-{one.number}"))
 
@@ -524,6 +530,7 @@ PROGRAMS: Final[dict[str, Callable[[Attempt], Awaitable[None]]]] = {
     "`halfmq group holds`": holds,
     "`halfmq backup`": backup_,
     "`halfmq config get`": settings,
+    "`halfmq config set`": setting_changed,
     "`halfmq user`": users,
 }
 #: Rows that need Spark.
@@ -538,7 +545,8 @@ def test_every_row_has_its_program() -> None:
 
 @pytest.fixture
 async def here(tmp_path: Path) -> AsyncIterator[Site]:
-    async with site(tmp_path, settings=QUICK) as made:
+    given = {"queries_max": ShownSetting(1, "default")}  # which the broker shows
+    async with site(tmp_path, settings=QUICK, given=given) as made:
         yield made
 
 

@@ -229,15 +229,15 @@ class CoreLog:
         state = load_rows(self.settings, chunks)
         return redo(state, [batch for batch in self.batches if batch.offset >= state.log_end])
 
-    def begin_epoch(self, settings: BrokerSettings | None = None) -> None:
-        """Start as a broker does, perhaps with other settings: redo, then the record of the start."""
+    def begin_epoch(self, settings: BrokerSettings | None = None, unset: Sequence[str] = ()) -> None:
+        """Start as a broker does, perhaps with other settings: redo, then the record of the start, and with it ``unset``."""
         self.close()
         self.settings = settings or self.settings
         self.restart()
         wall_ms, plausible_ms = 1_700_000_000_000, limits.CHECK_TIMES_MAX_MS
         epoch = self.state.epoch + 1
         batch = Engine(self.state, WholeDisk()).begin_epoch(
-            epoch, wall_ms, self.now_ms, plausible_ms=plausible_ms, trust_clock=True
+            epoch, wall_ms, self.now_ms, plausible_ms=plausible_ms, trust_clock=True, unset=unset
         )
         self.batches.append(batch)
 

@@ -5,6 +5,7 @@ The simulation runs it after each event.
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import NamedTuple
 
 from halfmq import limits
@@ -16,6 +17,7 @@ from halfmq.core.base_bytes import (
     more_group_bytes,
     producer_bytes,
     query_bytes,
+    setting_bytes,
     topic_bytes,
     user_bytes,
 )
@@ -90,6 +92,7 @@ def _problems(state: State) -> Iterator[str]:
         if limited_from in (0, least) or not state.users
         else f"users are limited from {limited_from} on, not {least}"
     )
+    yield from _settings(state)
     for name in state.derived.policies_due:
         yield "" if name in state.derived.policies else f"group {name} is to be looked at and has no policy"
     administrators = sum(user.is_administrator for user in state.users.values())
@@ -320,6 +323,21 @@ def _delayed(state: State) -> Iterator[str]:
         yield "" if placed else f"delayed {first_offset}: its bytes at {delayed.offset} are not in the log"
 
 
+def _settings(state: State) -> Iterator[str]:
+    """Decisions read the recorded settings and else those of the configuration; producer groups have copies of two."""
+    for field in fields(state.settings):
+        recorded = state.recorded_settings.get(field.name)
+        is_ = getattr(state.configured, field.name) if recorded is None else recorded.value
+        says = getattr(state.settings, field.name)
+        yield "" if says == is_ else f"setting {field.name} is {says}, not {is_}"
+    for group in state.producer_groups.values():
+        own = state.producer_settings.get(group.name)
+        for name in ("undecided_max", "undecided_bytes_max"):
+            given = -1 if own is None else getattr(own, name)
+            is_ = getattr(state.settings, name) if given < 0 else given
+            yield "" if getattr(group, name) == is_ else f"{name} of group {group.name} is not {is_}"
+
+
 class Recount(NamedTuple):
     """The values that ``DerivedState.base_bytes``, ``groups_bytes`` and ``queries_bytes`` must have."""
 
@@ -337,6 +355,7 @@ def recount(state: State) -> Recount:
     coordinators = sum(coordinator_bytes(key, taken) for key, taken in state.coordinators.items())
     compared = sum(map(comparison_bytes, state.comparisons.values()))
     users = sum(user_bytes(*item) for item in state.users.items())
+    settings = sum(setting_bytes(*item) for item in state.recorded_settings.items())
     offsets = sum(group_bytes(group) + OFFSET_BYTES * len(offsets) for group, offsets in state.offsets.items())
     return Recount(
         DerivedState().base_bytes
@@ -348,7 +367,8 @@ def recount(state: State) -> Recount:
         + queries
         + coordinators
         + compared
-        + users,
+        + users
+        + settings,
         groups,
         queries,
     )

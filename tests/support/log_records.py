@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from msgspec.structs import replace
@@ -47,6 +48,7 @@ from halfmq.model.records import (
     Released,
     Restored,
     RolledBack,
+    SettingSet,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -321,6 +323,11 @@ def compared(tx_id: str = "T1", source: str = "sql.mq_tx") -> Make:
 def restored(store: str = "0123456789abcdef" * 2, position: int = 4_096) -> Make:
     payload = payload_of(store, position)
     return lambda offset: Restored(offset, payload_record_size(payload), store, position, payload)
+
+
+def setting_set(name: str = "retention_hours", *values: Any) -> Make:
+    payload = payload_of(name, *(values or (24.0, 72.0, "ada")))
+    return lambda offset: SettingSet(offset, payload_record_size(payload), name, payload)
 
 
 def user_set(name: str = "shop", user: User | None = SHOP) -> Make:

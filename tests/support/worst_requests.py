@@ -207,6 +207,7 @@ _OWN_REQUESTS: Final[dict[int, tuple[Ext, bytes]]] = {
     29_018: ({"query": "idle-1", "queryTopic": "", "operator": "ada", "reason": "x"}, b""),
     29_019: ({"group": PRODUCER, "coordinator": "c", "takenBy": "me"}, b""),
     29_028: ({}, b'{"user":"ada","is_new":false,"permissions":["send:topic:T"]}'),
+    29_037: ({"setting": "queries_max", "value": "10000", "unset": "false", "operator": "ada", "reason": "x"}, b""),
     29_026: ({"group": PRODUCER, "txId": "fenced", "since": "1000000"}, b""),
 }  # fmt: skip
 REQUESTS: Final = {code: _OWN_REQUESTS.get(code) or derived(code) for code in COMMANDS}

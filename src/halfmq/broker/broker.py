@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halfmq.broker.audit_log import AuditLog
-from halfmq.broker.config import BrokerConfig, TlsMode, check_caps, packed_host, shown_settings
+from halfmq.broker.config import BrokerConfig, TlsMode, check_caps, packed_host
 from halfmq.broker.first_token import remove_token, write_token
 from halfmq.broker.http.resources import Health
 from halfmq.broker.listener import Bind, PortPlan, PortTls, bind
@@ -35,6 +35,7 @@ from halfmq.broker.remoting.checks import CheckPushes
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.handlers import Handlers, Parts
 from halfmq.broker.remoting.producer_groups import log_policy_action
+from halfmq.broker.runtime_settings import RuntimeSettings
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.audit import Audit
 from halfmq.broker.services.backups import Backups
@@ -69,6 +70,7 @@ from halfmq.core.decision import (
     PolicyActed,
     Reply,
     SendCheck,
+    SettingChanged,
     WakeQueue,
 )
 from halfmq.core.engine import Engine
@@ -162,6 +164,7 @@ class Broker:
         #: By their class.
         self._handlers: dict[type[Handlers], Handlers]
         self._maintenance: Maintenance | None = None
+        self._settings: RuntimeSettings
         self._timer: DeadlineTimer
         #: Ticks that are submitted and not answered, and whether another one is wanted.
         self._ticks = 0
@@ -198,11 +201,15 @@ class Broker:
         check_caps(settings)
         engine, redone = recover(self._store, settings)
         view = engine.state
+        self._settings = RuntimeSettings(
+            self.config, view, {"port": ports.broker, "name_port": ports.names, "http_port": ports.http}
+        )
         self._compose(engine, self._store, ports)
         self._ports.listen()
         self._sequencer.begin_epoch(
             self._store.epoch, self._clock.wall_ms(),
-            plausible_ms=plausible_ms(self.config.retention_ms), trust_clock=self.config.trust_clock,
+            plausible_ms=plausible_ms(self._settings.config.retention_ms), trust_clock=self.config.trust_clock,
+            unset=self._settings.to_unset,
         )  # fmt: skip
         self._chosen_ids.read_index()
         self._ports.accept()
@@ -311,15 +318,22 @@ class Broker:
             stored=stored, topics=Topics(sequencer), members=self._members,
             transactions=transactions, comparisons=comparisons, stats=Stats(sequencer, store, traffic, time), traffic=traffic, backups=backups,
             address=str(Address(self.config.advertised(), ports.broker)), durability=self.config.durability.value,
-            settings=shown_settings(self.config, settings, {"port": ports.broker, "name_port": ports.names, "http_port": ports.http}),
+            settings=self._settings,
         ))  # fmt: skip
         peers.on_gone = self._peer_gone
         peers.on_drained = self._peer_drained
-        self._maintenance = Maintenance(
-            self.config, sequencer, store, self._loop, self._offload, time, slow_sync, self._fatal,
+        maintenance = self._maintenance = Maintenance(
+            self._settings.config, sequencer, store, self._loop, self._offload, time, slow_sync, self._fatal,
             kept_from=backups.kept_from,
         )  # fmt: skip
-        self._maintenance.every("traffic", SAMPLE_MS, lambda: traffic.sample(time.now_ms()))
+        maintenance.every("traffic", SAMPLE_MS, lambda: traffic.sample(time.now_ms()))
+        store.log.reserve_bytes = self._settings.config.disk_reserve_bytes
+
+        def reconfigure(config: BrokerConfig) -> None:
+            store.log.reserve_bytes = config.disk_reserve_bytes
+            maintenance.reconfigure(config)
+
+        self._settings.on_change = reconfigure
 
     def _begin_metrics(
         self,
@@ -351,7 +365,8 @@ class Broker:
         store.on_sync_began, store.on_sync_ended = began, ended
         figures = BrokerFigures(
             store, traffic, comparisons, time, counts, lambda: len(self._peers.connected), self._health.why_not,
-            lambda code: "UNKNOWN" if code == UNKNOWN_CODE else code_name(code), response_name, self.config.durability.value, self.config.disk_reserve_bytes,
+            lambda code: "UNKNOWN" if code == UNKNOWN_CODE else code_name(code), response_name, self.config.durability.value,
+            lambda: self._settings.config.disk_reserve_bytes,
         )  # fmt: skip
         scrape = Scrape(sequencer, figures, self.config.metrics_names_max)
         MetricsResource(self._http, scrape, sequencer, self._clock.elapsed_s)
@@ -434,6 +449,8 @@ class Broker:
                     "it; see `halfmq tx damaged`", effect.tx_id, effect.group,
                     extra={FIELDS: {"group": effect.group, "tx_id": effect.tx_id}},
                 )  # fmt: skip
+            elif type(effect) is SettingChanged:
+                self._settings.changed(effect.name)
             elif type(effect) is OffsetNotStored and self._not_stored.is_due("offset"):
                 log.warning(
                     "base record full: the offset of group %s in queue %d of topic %s was not stored, and others may not be "

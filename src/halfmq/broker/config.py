@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace as replace_fields
 
@@ -15,6 +15,7 @@ from halfmq import limits
 from halfmq.errors import UsageError
 from halfmq.model.address import TlsFiles, ip_of
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
+from halfmq.model.runtime_settings import SettingValue
 from halfmq.model.settings import BrokerSettings, caps, caps_that_fit, segment_bytes_for
 from halfmq.model.shown_settings import ShownSetting
 from halfmq.store.store import Durability
@@ -310,6 +311,46 @@ def _access_rules(config: BrokerConfig) -> Iterator[_Rule]:
         f"--host {beyond} lets other machines connect, without {' and without '.join(missing)}",
         "add what is missing; or --insecure, if a firewall or a private network decides who connects; or --host 127.0.0.1",
     )
+
+
+#: A hundred years; for unlimited retention use 0.
+_RETENTION_HOURS_MAX: Final = 876_600
+_OF_DECISIONS: Final = frozenset({one.name for one in fields(BrokerSettings)})
+
+
+def retention_ms_of(hours: float) -> int:
+    """The age of what retention removes, ms.
+
+    Raises:
+        UsageError: no such retention is possible.
+    """
+    if not 0 <= hours <= _RETENTION_HOURS_MAX:  # also true for NaN
+        raise UsageError(
+            f"retention hours {hours} not possible", hint=f"0 to {_RETENTION_HOURS_MAX:,} hours; 0: no limit"
+        )
+    return round(hours * 3_600_000)
+
+
+def configured_value(config: BrokerConfig, name: str) -> SettingValue:
+    """The value of an option that may change while the broker runs."""
+    if name == "retention_hours":
+        return config.retention_ms / 3_600_000
+    value: SettingValue = getattr(config.settings if name in _OF_DECISIONS else config, name)
+    return value
+
+
+def with_setting(config: BrokerConfig, name: str, value: SettingValue) -> BrokerConfig:
+    """The configuration with another value of such an option.
+
+    Raises:
+        UsageError: the value is not possible. ``checked`` finds others.
+    """
+    given: Any = value
+    if name == "retention_hours":
+        return replace(config, retention_ms=retention_ms_of(given))
+    if name in _OF_DECISIONS:
+        return replace(config, settings=replace(config.settings, **{name: given}))
+    return replace(config, **{name: given})
 
 
 def shown_settings(

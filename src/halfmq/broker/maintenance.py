@@ -102,6 +102,20 @@ class Maintenance:
         self._again("retention", self._config.retention_check_ms, self.check_retention)
         self._again("space", SPACE_CHECK_MS, self.check_free_space)
 
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Use these settings from now on. An interval that changed begins now."""
+        before, self._config = self._config, config
+        if "checkpoint" not in self._timers:
+            return  # not yet, or no more
+        if config.checkpoint_interval_ms != before.checkpoint_interval_ms:
+            self._begin_again("checkpoint", config.checkpoint_interval_ms, self.checkpoint)
+        if config.retention_check_ms != before.retention_check_ms:
+            self._begin_again("retention", config.retention_check_ms, self.check_retention)
+        if config.retention_bytes != before.retention_bytes and 0 < config.retention_bytes < self._store.segment_bytes:
+            self._log_small_retention()
+        if config.disk_reserve_bytes != before.disk_reserve_bytes:
+            self.check_free_space()
+
     def every(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
         """Also call ``work`` at this interval, until ``stop``."""
         self._again(name, interval_ms, work)
@@ -126,6 +140,10 @@ class Maintenance:
                     self._again(name, interval_ms, work)
 
         self._timers[name] = self._loop.call_later(interval_ms / 1000, due)
+
+    def _begin_again(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
+        self._timers[name].cancel()
+        self._again(name, interval_ms, work)
 
     # --- checkpoints -----------------------------------------------------------------------------------------
 

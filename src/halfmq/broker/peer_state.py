@@ -88,6 +88,12 @@ TABLE: Final = (
         ("core.state:State.users", "broker.services.users:Users._principals", "broker.services.users:Users._secrets", "broker.services.users:Users._verified"),
     ),
     PeerState(
+        "setting that was changed", "the base", "one for each option that may change",
+        f"{NOT_SHARED}: administrators only",
+        "an administrator gives it the value of the configuration (`halfmq config unset`); a start with another configuration",
+        ("core.state:State.recorded_settings",),
+    ),
+    PeerState(
         "query", f"queries' part of a base ({QUERIES_PART}), of the named items'", "`--queries-max`; that part",
         f"{NOT_SHARED}: known queries stay, and new ones of others wait for an operator",
         "after an hour without a decision and an undecided batch, or once it is over; decided: an operator (`halfmq query forget`)",

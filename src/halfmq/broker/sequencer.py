@@ -277,7 +277,13 @@ class Sequencer:
         return max(0, now_ms - self._held[0].batches[0].broker_time_ms) if self._held and self._held[0].batches else 0
 
     def begin_epoch(
-        self, epoch: int, wall_ms: int, *, plausible_ms: int = limits.CHECK_TIMES_MAX_MS, trust_clock: bool = False
+        self,
+        epoch: int,
+        wall_ms: int,
+        *,
+        plausible_ms: int = limits.CHECK_TIMES_MAX_MS,
+        trust_clock: bool = False,
+        unset: Sequence[str] = (),
     ) -> None:
         """Write the first batch of this run; see ``Engine.begin_epoch``.
 
@@ -288,7 +294,7 @@ class Sequencer:
             StorePoisoned: the disk failed.
         """
         batch = self.engine.begin_epoch(
-            epoch, wall_ms, self._time.now_ms(), plausible_ms=plausible_ms, trust_clock=trust_clock
+            epoch, wall_ms, self._time.now_ms(), plausible_ms=plausible_ms, trust_clock=trust_clock, unset=unset
         )
         self._write(batch)
         self._held.append(_Turn(batch.end, [batch], [], [], []))

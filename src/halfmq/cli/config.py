@@ -1,8 +1,9 @@
-"""``halfmq config``: the settings of a broker, and where each comes from."""
+"""``halfmq config``: the settings of a broker, where each comes from, and changes while it runs."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import msgspec
 import typer
@@ -10,23 +11,27 @@ import typer
 from halfmq.cli import output
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.main import with_options
-from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Json, Timeout, Url
-from halfmq.cli.serve import KINDS, OPTIONS, configuration
+from halfmq.cli.moment import moment_text
+from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Json, Operator, Preview, Reason, Timeout, Url, Yes
+from halfmq.cli.serve import KINDS, OPTIONS, configuration, converted
 from halfmq.cli.setting_sources import ConfiguredCommand, shown
 from halfmq.errors import UsageError
+from halfmq.model.runtime_settings import CHANGEABLE
 from halfmq.model.shown_settings import ShownSetting
-from halfmq.wire.remoting.codes import HMQ_SETTINGS
-from halfmq.wire.remoting.configuration import SETTINGS
+from halfmq.model.text_fields import write_fields
+from halfmq.wire.remoting.codes import HMQ_SET_SETTING, HMQ_SETTINGS
+from halfmq.wire.remoting.configuration import SETTINGS, SetSettingFields
 
 _COMMANDS: Final = Commands("halfmq config")
 # No rich markup, as `halfmq serve`, whose options it has.
 app = typer.Typer(
-    help="Show the settings of a broker that runs, or of one that is to be started, and where each comes from.",
+    help="Show the settings of a broker that runs, or of one that is to be started, and where each comes from; change them while it runs.",
     epilog=exit_text("halfmq config"),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
 )
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a setting, as in a configuration file.")]
 _Sources = Annotated[bool, typer.Option("--sources", help="Also show where each value comes from.")]
 
 
@@ -51,12 +56,107 @@ def get(
     timeout: Timeout = TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Show the settings of a running broker. The sources are those of its start."""
-    found = SETTINGS.decode(_COMMANDS.ask(url, HMQ_SETTINGS, {}, timeout).body)
+    """Show the settings of a running broker. The sources are those of its start, or who set it since then."""
+    found = _settings(url, timeout)
     for name in names or ():
         if name not in found:
-            _COMMANDS.fail(f"the broker has no setting {name}", ExitStatus.NOT_FOUND)
+            _unknown(name, found)
     _print({name: found[name] for name in names or found}, with_sources=with_sources, as_json=as_json)
+
+
+@app.command("set")
+def set_(
+    name: _Name,
+    value: Annotated[
+        str, typer.Argument(metavar="VALUE", help="As the option of `halfmq serve` takes it; yes or no: true, false.")
+    ],
+    operator: Operator = "",
+    reason: Reason = "",
+    preview: Preview = False,
+    yes: Yes = False,
+    url: Url = URL,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Give a setting of a running broker another value, at once and for later starts.
+
+    The value holds until it is unset, or until a start at which the configuration (option, environment or file) says something else than
+    when it was set. Which settings may change, and since when a change counts: docs/configuration.md. A negative value: after --.
+    """
+    try:
+        given = converted(name, value) if name in CHANGEABLE else value
+    except typer.BadParameter as error:
+        _COMMANDS.fail(error.format_message(), ExitStatus.USAGE)
+    fields = SetSettingFields(name, msgspec.json.encode(given).decode(), operator=operator, reason=reason)
+    _change(fields, ShownSetting(given, "recorded"), preview, yes, url, timeout, as_json)
+
+
+@app.command()
+def unset(
+    name: _Name,
+    operator: Operator = "",
+    reason: Reason = "",
+    preview: Preview = False,
+    yes: Yes = False,
+    url: Url = URL,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Give a setting of a running broker the value of its configuration again."""
+    fields = SetSettingFields(name, unset=True, operator=operator, reason=reason)
+    _change(fields, None, preview, yes, url, timeout, as_json)
+
+
+def _change(
+    fields: SetSettingFields,
+    then: ShownSetting | None,
+    preview: bool,
+    yes: bool,
+    url: str,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """``then``: the new value; None: that of the configuration."""
+    name = fields.setting
+    found = _settings(url, timeout)
+    before = found.get(name)
+    if before is None and then is not None:
+        _unknown(name, found)
+    # One that a later version set may be unset, though this broker does not know it.
+    before = before or ShownSetting(None, "recorded")
+    if then is None:
+        configured = before.value if before.configured is msgspec.UNSET else before.configured
+        then = ShownSetting(configured, "configuration")
+    if not as_json:
+        output.note(f"{name} is {before} ({_where(before)})")
+    if not preview:
+        if not yes:
+            _COMMANDS.require_typed(name, "Type the name of the setting again to change it")
+        _COMMANDS.ask(url, HMQ_SET_SETTING, write_fields(fields), timeout, changes=True)
+    if as_json:
+        document = {"setting": name, "before": before.value, "value": then.value, "changed": not preview}
+        output.document(msgspec.json.encode(document))
+    else:
+        as_configured = ", as configured" if fields.unset else ""
+        output.say(f"{name} {'would be' if preview else 'is'} {then}{as_configured}")
+
+
+def _settings(url: str, timeout: float) -> dict[str, ShownSetting]:
+    with _COMMANDS.reported():
+        return SETTINGS.decode(_COMMANDS.ask(url, HMQ_SETTINGS, {}, timeout).body)
+
+
+def _unknown(name: str, found: Mapping[str, ShownSetting]) -> NoReturn:
+    nearest = get_close_matches(name, sorted(found), 1, 0)
+    text = f"the broker has no setting {name}"
+    _COMMANDS.fail(f"{text}; the nearest one is {nearest[0]}" if nearest else text, ExitStatus.NOT_FOUND)
+
+
+def _where(setting: ShownSetting) -> str:
+    """The source on one line."""
+    if setting.source == "recorded" and isinstance(setting.set_at_ms, int):
+        return f"set at {moment_text(setting.set_at_ms)} by {setting.set_by}"
+    return setting.where
 
 
 def _print(settings: Mapping[str, ShownSetting], *, with_sources: bool, as_json: bool) -> None:
@@ -64,7 +164,7 @@ def _print(settings: Mapping[str, ShownSetting], *, with_sources: bool, as_json:
         output.document(msgspec.json.encode(settings))
         return
     columns = 3 if with_sources else 2
-    rows = [(name, str(one), one.where)[:columns] for name, one in settings.items()]
+    rows = [(name, str(one), _where(one))[:columns] for name, one in settings.items()]
     output.table(("SETTING", "VALUE", "SOURCE")[:columns], rows)
 
 

@@ -28,9 +28,11 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
     },
     "halfmq config": {
         ExitStatus.SUCCESS: "success",
-        ExitStatus.FAILED: "the broker is away or refuses; any other failure",
-        ExitStatus.USAGE: "`halfmq serve` would refuse these settings; usage error",
+        ExitStatus.FAILED: "the broker is away; `unset` of a setting that nobody set; any other failure",
+        ExitStatus.USAGE: "`halfmq serve` would refuse these settings; a setting that does not change while the broker runs, an invalid value or field (code 29), a missing confirmation; usage error",
         ExitStatus.NOT_FOUND: "the broker has no such setting",
+        ExitStatus.REFUSED: "rejected: your user may not (code 16), or there is no space to record it (code 2)",
+        ExitStatus.UNKNOWN_OUTCOME: "a change was requested and no response came. `halfmq config get` says whether it was made; repeating it is harmless",
     },
     "halfmq backup": {
         ExitStatus.SUCCESS: "the backup is complete and was read back",

@@ -10,15 +10,13 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from halfmq import limits
-from halfmq.broker.config import RETENTION_MS, BrokerConfig
+from halfmq.broker.config import RETENTION_MS, BrokerConfig, retention_ms_of
 from halfmq.broker.log_output import LogFormat
 from halfmq.cli.exit_status import exit_text
 from halfmq.cli.main import path, with_options
 from halfmq.cli.setting_sources import ConfiguredCommand, config_option, shown
+from halfmq.errors import UsageError
 from halfmq.model.settings import BrokerSettings
-
-#: A hundred years; for unlimited retention use 0.
-_RETENTION_HOURS_MAX: Final = 876_600
 
 # No rich markup: its boxes truncate long option names at 80 columns.
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -158,18 +156,30 @@ def configuration(given: dict[str, Any]) -> BrokerConfig:
     Raises:
         typer.BadParameter: no such retention is possible. Other values are checked by ``BrokerConfig.checked``.
     """
-    retention_hours = given["retention_hours"]
-    if not 0 <= retention_hours <= _RETENTION_HOURS_MAX:  # also true for NaN
-        text = f"0 to {_RETENTION_HOURS_MAX:,} hours; 0: no limit"
-        raise typer.BadParameter(text, param_hint="--retention-hours")
+    try:
+        retention_ms = retention_ms_of(given["retention_hours"])
+    except UsageError as error:
+        raise typer.BadParameter(str(error), param_hint="--retention-hours") from error
     limits_ = {name: -1 if given[name] is None else given[name] for name in ("topics_max", "groups_max")}
     return BrokerConfig(
         hosts=tuple(dict.fromkeys(given["host"] or ("127.0.0.1",))),
         http_host_names=tuple(given["http_host_name"] or ()),
-        retention_ms=round(retention_hours * 3_600_000),
+        retention_ms=retention_ms,
         settings=BrokerSettings(**_those_of(BrokerSettings, given | limits_)),
         **_those_of(BrokerConfig, given),
     )
+
+
+def converted(name: str, text: str) -> Any:
+    """The value of option ``name`` that ``text`` means.
+
+    Raises:
+        typer.BadParameter: it means none; in the words in which `halfmq serve` refuses it.
+    """
+    command = typer.main.get_command(app)
+    context = typer.Context(command)
+    option = next(one for one in command.get_params(context) if one.name == name)
+    return option.process_value(context, text)
 
 
 def _those_of(kind: Any, given: dict[str, Any]) -> dict[str, Any]:

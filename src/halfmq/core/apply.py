@@ -52,6 +52,7 @@ from halfmq.core.schema import (
     read_epoch,
     read_group,
     read_producer,
+    read_setting,
     read_topic,
     read_user,
     set_coordinator,
@@ -111,6 +112,7 @@ from halfmq.model.records import (
     Released,
     Restored,
     RolledBack,
+    SettingSet,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -585,6 +587,10 @@ def _user_set(state: State, record: UserSet) -> None:
     read_user(state, record.payload)
 
 
+def _setting_set(state: State, record: SettingSet) -> None:
+    read_setting(state, record.payload)
+
+
 def _restored(state: State, record: Restored) -> None:
     """What names something after the restored position is adjusted: consumers would skip new messages, and two processes of a coordinator
     would have one epoch.
@@ -707,6 +713,7 @@ _APPLY: Final[dict[type, Callable[[State, Any], None]]] = for_each_kind(
         CoordinatorEpoch: _coordinator_epoch,
         Compared: _compared,
         UserSet: _user_set,
+        SettingSet: _setting_set,
         Restored: _restored,
     },
 )

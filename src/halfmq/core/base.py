@@ -69,6 +69,7 @@ _PARTS: Final = (
     _rows("compared", []),
     _rows("users", []),
     _number("restored_half_index", -1),
+    _rows("settings", []),
 )
 _Payload: Final = msgspec.defstruct(
     "_Payload", [("version", int), *[(part.name, part.type, part.default) for part in _PARTS]], array_like=True

@@ -17,6 +17,7 @@ from halfmq import limits
 from halfmq.core.decision import Refused, Why
 from halfmq.core.state import Comparison, CoordinatorKey, Query, State, TakenEpoch, Topic
 from halfmq.model.query_batch import RUN_CHARS_MAX, STREAM_CHARS_MAX
+from halfmq.model.runtime_settings import RecordedSetting
 from halfmq.model.settings import (
     GROUP_BYTES,
     NAMED_PART,
@@ -82,6 +83,11 @@ def coordinator_bytes(key: CoordinatorKey, taken: TakenEpoch | None) -> int:
 def user_bytes(name: str, user: User | None) -> int:
     """The exact size: users are changed rarely."""
     return 0 if user is None else len(msgspec.msgpack.encode((name, user)))
+
+
+def setting_bytes(name: str, recorded: RecordedSetting | None) -> int:
+    """The exact size: settings are changed rarely."""
+    return 0 if recorded is None else len(msgspec.msgpack.encode((name, recorded)))
 
 
 def query_bytes(query: Query) -> int:

@@ -14,6 +14,7 @@ import msgspec
 from halfmq.model.coordinator import Coordinator
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import BatchFacts, DecidedBy
+from halfmq.model.runtime_settings import SettingValue
 from halfmq.model.settings import ProducerSettings
 from halfmq.model.stored_message import StoredMessage
 from halfmq.model.users import User
@@ -493,6 +494,25 @@ class SetProducer(NamedTuple):
     by: Actor | None = None
 
 
+class SetSetting(NamedTuple):
+    """An administrator gives a setting of the broker another value while it runs.
+
+    ``configured``: the value that it has in the configuration, which the broker alone knows of settings that ``core`` does not read.
+    """
+
+    name: str
+    value: SettingValue
+    configured: SettingValue
+    by: Actor
+
+
+class UnsetSetting(NamedTuple):
+    """An administrator gives a setting the value of the configuration again."""
+
+    name: str
+    by: Actor
+
+
 class Tick(NamedTuple):
     """Time has passed: execute what is due (checks, delayed messages, offsets to log). The work is bounded; ``Done.again``: send it again.
 
@@ -536,4 +556,5 @@ Command = (
     | TakeEpoch | ForgetCoordinator
     | Compare | ForgetDamage | FenceTransaction
     | SetUser | RemoveUser
+    | SetSetting | UnsetSetting
 )  # fmt: skip

@@ -34,12 +34,14 @@ from halfmq.core.commands import (
     SendMessage,
     SetGroup,
     SetProducer,
+    SetSetting,
     SetTopic,
     SetUser,
     TakeEpoch,
     Tick,
     TrimLog,
     UnlockQueues,
+    UnsetSetting,
 )
 from halfmq.core.decision import Decision, DecisionTuple, Done, SendCheck
 from halfmq.core.events import LocksExpired, TimePassed, TrimStarted
@@ -49,6 +51,7 @@ from halfmq.core.queues.offsets import decide_commit_offset, decide_note_action,
 from halfmq.core.queues.ordering import decide_lock, decide_unlock, locks_expired
 from halfmq.core.queues.retry import decide_send_back
 from halfmq.core.queues.send import decide_send, decide_send_batch, decide_send_half
+from halfmq.core.runtime_settings import decide_set_setting, decide_unset_setting
 from halfmq.core.state import State, next_offset
 from halfmq.core.topics import decide_delete_topic, decide_ensure_topic, decide_set_topic
 from halfmq.core.transaction.batches import (
@@ -188,4 +191,6 @@ DECIDE: Final[dict[type, Callable[[State, Any, int], DecisionTuple]]] = {
     ForgetDamage: decide_forget_damage,
     SetUser: decide_set_user,
     RemoveUser: decide_remove_user,
+    SetSetting: decide_set_setting,
+    UnsetSetting: decide_unset_setting,
 }

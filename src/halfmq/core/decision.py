@@ -296,7 +296,13 @@ class OffsetNotStored(NamedTuple):
     queue_id: int
 
 
-Effect = WakeQueue | SendCheck | PolicyActed | NotCompared | OffsetNotStored
+class SettingChanged(NamedTuple):
+    """A setting has another value; what the broker computed from it is computed again."""
+
+    name: str
+
+
+Effect = WakeQueue | SendCheck | PolicyActed | NotCompared | OffsetNotStored | SettingChanged
 
 
 class Decision(NamedTuple):

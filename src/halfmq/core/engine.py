@@ -43,7 +43,7 @@ from halfmq.core.events import DelayedPostponed
 from halfmq.core.queues.delay import next_due_ms
 from halfmq.core.queues.offsets import next_log_ms
 from halfmq.core.queues.ordering import reserve_for_holders
-from halfmq.core.schema import epoch_started, restored
+from halfmq.core.schema import epoch_started, restored, setting_set
 from halfmq.core.session import DiskSpace, Event, MembersChanged, apply_session
 from halfmq.core.snapshot import Snapshot, snapshot_rows
 from halfmq.core.state import State, next_offset
@@ -62,6 +62,7 @@ from halfmq.model.records import (
     Record,
     Released,
     Restored,
+    SettingSet,
 )
 
 #: Number of sends and verdicts between two calls of ``Pace.after_command``; they take about 0.5 ms.
@@ -279,10 +280,20 @@ class Engine:
         """
         return snapshot_rows(self.state)
 
-    def begin_epoch(self, epoch: int, wall_ms: int, now_ms: int, *, plausible_ms: int, trust_clock: bool) -> Batch:
+    def begin_epoch(
+        self,
+        epoch: int,
+        wall_ms: int,
+        now_ms: int,
+        *,
+        plausible_ms: int,
+        trust_clock: bool,
+        unset: Sequence[str] = (),
+    ) -> Batch:
         """The first batch of a run: a record of its start, after a base record if a segment begins. Write it before anything else.
 
-        ``plausible_ms``: how far ``now_ms`` may be ahead of the log; see ``core.clock_jumps``.
+        ``plausible_ms``: how far ``now_ms`` may be ahead of the log; see ``core.clock_jumps``. ``unset``: recorded settings for which the
+        configuration wins; they are forgotten in the same batch, so that no decision of this run has them.
 
         Raises:
             StoreFull: the disk is full. Nothing was changed.
@@ -290,7 +301,8 @@ class Engine:
         state = self.state
         reserve_for_holders(state, now_ms)
         jump_ms = jump_of_start(state, now_ms, plausible_ms, trusted=trust_clock)
-        return self._alone(epoch_started(0, epoch, wall_ms, state.settings.check_immunity_ms, jump_ms), now_ms)
+        started = epoch_started(0, epoch, wall_ms, state.settings.check_immunity_ms, jump_ms)
+        return self._alone((started, *[setting_set(0, name, None) for name in unset]), now_ms)
 
     def mark_restored(self, store: str, position: int, now_ms: int) -> Batch:
         """The first batch of a restored store, after the log of store ``store`` up to ``position`` was replayed. It may begin a segment.
@@ -298,18 +310,20 @@ class Engine:
         Raises:
             StoreFull: as ``LogAccess.reserve_roll``.
         """
-        return self._alone(restored(0, store, position), now_ms)
+        return self._alone((restored(0, store, position),), now_ms)
 
-    def _alone(self, record: EpochStarted | Restored, now_ms: int) -> Batch:
-        """A batch of this record, whose offset is not known yet; after a base record if a segment begins."""
+    def _alone(self, records: Sequence[EpochStarted | Restored | SettingSet], now_ms: int) -> Batch:
+        """A batch of these records, whose offsets are not known yet; after a base record if a segment begins."""
         state = self.state
-        if not state.loaded or not fits(state.log_end, False, record.size, self._segment_bytes):
+        size = sum([record.size for record in records])
+        if not state.loaded or not fits(state.log_end, False, size, self._segment_bytes):
             self._roll(now_ms)
         else:
             self._open(state.log_end, now_ms)
-        record = replace(record, offset=next_offset(state))
-        apply(state, record)
-        self._records.append(record)
+        for record in records:
+            placed = replace(record, offset=next_offset(state))
+            apply(state, placed)
+            self._records.append(placed)
         batch = self._closed()
         assert batch is not None
         return batch

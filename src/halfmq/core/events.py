@@ -69,6 +69,10 @@ class CheckWaits(NamedTuple):
     tx_id: str
 
 
+class CheckLimitRaised(NamedTuple):
+    """A group may have more checks in flight: those that wait at the limit take turns again."""
+
+
 class CheckFailed(NamedTuple):
     """A check did not reach its client. ``in_flight``: it is the one recorded as in flight; ``gone``: the connection accepts no more."""
 
@@ -205,7 +209,7 @@ class CopiedForward(NamedTuple):
 
 
 DecisionEvent = (
-    QueueChosen | UnknownReceived | HalvesRolledBack | CheckCancelled | ChecksSent | CheckWaits | CheckFailed | ParkedResumed | PolicyExamined | PolicyChanged
+    QueueChosen | UnknownReceived | HalvesRolledBack | CheckCancelled | ChecksSent | CheckWaits | CheckFailed | CheckLimitRaised | ParkedResumed | PolicyExamined | PolicyChanged
     | OffsetReported | OffsetLogged | OffsetRefused | OffsetsDrained | QueuesLocked | QueuesUnlocked | TopicRemoved | ConsumerGroupRemoved
     | CopiedForward
 )  # fmt: skip

@@ -14,6 +14,8 @@ Loading also computes derived state, so a loaded state is complete.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from dataclasses import replace as replace_settings
 from enum import IntFlag
 from functools import partial
 from itertools import chain
@@ -34,6 +36,7 @@ from halfmq.core.base_bytes import (
     query_bytes,
     set_comparison,
     set_offset,
+    setting_bytes,
     topic_bytes,
     user_bytes,
 )
@@ -79,15 +82,19 @@ from halfmq.model.records import (
     ProducerSet,
     QueryForgotten,
     Restored,
+    SettingSet,
     TopicSet,
     UserSet,
     payload_of,
     payload_record_size,
 )
-from halfmq.model.settings import GroupSettings, PastLimit, ProducerSettings
+from halfmq.model.runtime_settings import CHANGEABLE, RecordedSetting
+from halfmq.model.settings import BrokerSettings, GroupSettings, PastLimit, ProducerSettings
 from halfmq.model.users import User
 
 _decode: Final = msgspec.msgpack.decode
+#: Settings that decisions read and that may change; ``core`` keeps the others for the broker.
+OF_CORE: Final = frozenset({field.name for field in fields(BrokerSettings)} & set(CHANGEABLE))
 
 # --- payloads and the records that hold them -----------------------------------------------------------------------
 
@@ -300,6 +307,42 @@ def set_user(state: State, name: str, user: User | None) -> None:
     state.derived.users_limited_from = users_limited_from(state)
 
 
+def setting_set(offset: int, name: str, recorded: RecordedSetting | None) -> SettingSet:
+    """The record after which this is the setting; None: after which the configuration says it."""
+    values = () if recorded is None else (recorded.value, recorded.configured, recorded.by)
+    payload = payload_of(name, *values)
+    return SettingSet(offset, payload_record_size(payload), name, payload)
+
+
+def read_setting(state: State, payload: bytes) -> None:
+    """Change the setting that ``payload`` describes. It is set when its batch is written."""
+    name, *values = _decode(payload)
+    recorded = None
+    if values:
+        value, configured, by = values[:3]
+        recorded = RecordedSetting(value, configured, by, state.batch_time_ms)
+    set_setting(state, name, recorded)
+
+
+def set_setting(state: State, name: str, recorded: RecordedSetting | None) -> None:
+    """Let this be the setting; None: that of the configuration. A name of another version has no effect, and stays."""
+    before = state.recorded_settings.pop(name, None)
+    state.derived.base_bytes += setting_bytes(name, recorded) - setting_bytes(name, before)
+    if recorded is not None:
+        state.recorded_settings[name] = recorded
+    if name not in OF_CORE:
+        return
+    value: Any = getattr(state.configured, name) if recorded is None else recorded.value
+    state.settings = replace_settings(state.settings, **{name: value})
+    if name == "undecided_total_max":
+        state.derived.users_limited_from = users_limited_from(state)
+    elif name in ("undecided_max", "undecided_bytes_max"):
+        for group in state.producer_groups.values():  # each has a copy
+            own = state.producer_settings.get(group.name)
+            if own is None or getattr(own, name) < 0:
+                setattr(group, name, value)
+
+
 def epoch_started(offset: int, epoch: int, wall_ms: int, check_immunity_ms: int, jump_ms: int = 0) -> EpochStarted:
     """The record of a start. It contains the settings that its epoch's records depend on, since redo may run with others.
 
@@ -361,6 +404,8 @@ OffsetRow = tuple[str, list[tuple[int, int, int]]]
 CoordinatorRow = tuple[str, str, int, str, int]
 #: A user and its name.
 UserRow = tuple[str, User]
+#: A setting, by its name.
+SettingRow = tuple[str, RecordedSetting]
 #: Position of a verdict, lowest log offset of what it shows.
 TieRow = tuple[int, int]
 #: Start of a segment; (topic id, end of each queue) at that time.
@@ -486,6 +531,14 @@ def _load_user(state: State, row: UserRow) -> None:
     set_user(state, *row)
 
 
+def _setting_rows(state: State, order: Order = iter) -> list[SettingRow]:
+    return [(name, state.recorded_settings[name]) for name in order(state.recorded_settings)]
+
+
+def _load_setting(state: State, row: SettingRow) -> None:
+    set_setting(state, *row)
+
+
 def _comparison_rows(state: State, order: Order = iter) -> list[Comparison]:
     return [state.comparisons[key] for key in order(state.comparisons)]
 
@@ -546,6 +599,7 @@ ROW_KINDS: Final = (
         _load_restored,
     ),
     RowKind("users", list[UserRow], _user_rows, _each(_load_user)),
+    RowKind("settings", list[SettingRow], _setting_rows, _each(_load_setting)),
     RowKind("ties", list[TieRow], lambda state: list(state.ties.items()), lambda state, rows: state.ties.update(rows)),
     RowKind("undecided", list[Undecided], _undecided, _each(_load_undecided)),
     RowKind("delayed", list[Delayed], lambda state: list(state.delayed.values()), _each(add_delayed)),

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from halfmq.core.events import (
     CheckCancelled,
     CheckFailed,
+    CheckLimitRaised,
     ChecksSent,
     CheckWaits,
     ConsumerGroupRemoved,
@@ -53,6 +54,7 @@ from halfmq.core.transaction.check_schedule import (
     note_asked,
     note_check_cancelled,
     note_failed,
+    note_limit_raised,
     note_unknown,
     note_waiting,
 )
@@ -401,6 +403,7 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | Non
     ChecksSent: note_asked,
     CheckWaits: note_waiting,
     CheckFailed: note_failed,
+    CheckLimitRaised: note_limit_raised,
     ParkedResumed: note_resumed,
     PolicyExamined: note_examined,
     PolicyChanged: note_changed,

@@ -29,6 +29,7 @@ from halfmq.model.coordinator import Coordinator
 from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC, TRACED
 from halfmq.model.query_batch import query_text
 from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, Half, ParkedBecause, Record, parked_because
+from halfmq.model.runtime_settings import RecordedSetting
 from halfmq.model.settings import BrokerSettings, GroupSettings, ProducerSettings, caps
 from halfmq.model.share import share_of
 from halfmq.model.stored_message import size_of
@@ -653,13 +654,18 @@ class State:
     """
 
     __slots__ = (
-        "bases", "batch_open", "batch_time_ms", "caps", "comparisons", "coordinator_epoch", "coordinators", "delayed", "derived", "epoch", "epoch_grace_ms", "groups", "holders",
+        "bases", "batch_open", "batch_time_ms", "caps", "comparisons", "configured", "coordinator_epoch", "coordinators", "delayed", "derived", "epoch", "epoch_grace_ms", "groups", "holders",
         "jumps", "loaded", "log_end", "log_start", "next_half_index", "next_topic_id", "offsets", "producer_groups",
-        "producer_settings", "queries", "record_bytes_max", "restored_half_index", "sent", "session", "settings", "ties", "topics_by_id", "topics_by_name", "users", "verdicts",
+        "producer_settings", "queries", "record_bytes_max", "recorded_settings", "restored_half_index", "sent", "session", "settings", "ties", "topics_by_id", "topics_by_name", "users", "verdicts",
     )  # fmt: skip
 
     def __init__(self, settings: BrokerSettings) -> None:
+        #: The settings of the configuration; and those that count, in which ``recorded_settings`` replace them.
+        self.configured = settings
         self.settings = settings
+        #: By name: what administrators changed while the broker ran, also settings that ``core`` does not read. Change it with
+        #: ``schema.set_setting``.
+        self.recorded_settings: dict[str, RecordedSetting] = {}
         #: Maximum number of topics and of consumer groups.
         self.caps = caps(settings)
         #: Maximum size of the records of one decision: half a segment, so that it fits after any base.

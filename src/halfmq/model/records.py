@@ -67,6 +67,7 @@ class Kind(IntEnum):
     COORDINATOR_EPOCH = 10
     COMPARED = 11
     USER_SET = 12
+    SETTING_SET = 13
     RESTORED = 14
     TOPIC_SET = 16
     TOPIC_DELETED = 17
@@ -452,6 +453,8 @@ class OperatorAction(IntEnum):
     FORGET_COORDINATOR = 11
     SET_USER = 12
     REMOVE_USER = 13
+    #: A setting of the broker, set or no longer set.
+    SET_SETTING = 14
     #: Connections of a client, closed; the record after it says nothing.
     KICK_CLIENT = 15
 
@@ -592,6 +595,13 @@ class UserSet(_Record, frozen=True, gc=False):
     payload: bytes
 
 
+class SettingSet(_Record, frozen=True, gc=False):
+    """A setting of the broker was changed while it ran, or has its configured value again. The payload, of ``core``, has the values."""
+
+    name: str
+    payload: bytes
+
+
 class Restored(_Record, frozen=True, gc=False):
     """This store begins here as a copy of another one, restored from a backup; what that one wrote after ``position`` is lost."""
 
@@ -657,6 +667,7 @@ Record = (
     | CoordinatorEpoch
     | Compared
     | UserSet
+    | SettingSet
     | Restored
 )
 
@@ -685,6 +696,7 @@ TYPE_OF_KIND: Final[dict[Kind, type]] = {
     Kind.COORDINATOR_EPOCH: CoordinatorEpoch,
     Kind.COMPARED: Compared,
     Kind.USER_SET: UserSet,
+    Kind.SETTING_SET: SettingSet,
     Kind.RESTORED: Restored,
     Kind.TOPIC_SET: TopicSet,
     Kind.TOPIC_DELETED: TopicDeleted,

@@ -122,7 +122,8 @@ class CommitLog:
         self._files = files
         self._opened = files.opened
         self._directory = files.directory
-        self._reserve_bytes = reserve_bytes
+        #: With less free space, ``space_low`` is set. It may be changed at any time.
+        self.reserve_bytes = reserve_bytes
         self._before_make = before_make
         #: The last read: (bytes, log offset of the first). All of it is before the end of the log, so it never changes.
         self._window: tuple[memoryview, int] = _NO_WINDOW
@@ -219,7 +220,7 @@ class CommitLog:
                     self._make_next()
                 except StoreFull:
                     return False
-            self.space_low = self._disk.free_bytes(self._directory) < self._reserve_bytes
+            self.space_low = self._disk.free_bytes(self._directory) < self.reserve_bytes
             return not self.space_low
 
     def _make_next(self) -> None:

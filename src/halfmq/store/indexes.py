@@ -56,6 +56,7 @@ from halfmq.model.records import (
     Released,
     Restored,
     RolledBack,
+    SettingSet,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -92,7 +93,7 @@ _pack_entry: Final = QUEUE_ENTRY.pack
 #: Records that change no index; that of an operator explains the one after it.
 _NOT_INDEXED: Final = (
     GroupSet, OffsetsCommitted, EpochStarted, Base, ProducerSet, GroupDeleted, QueryForgotten, CoordinatorEpoch, Compared,
-    UserSet, Restored,
+    UserSet, SettingSet, Restored,
     OperatorActed,
 )  # fmt: skip
 

@@ -360,7 +360,8 @@ def _released(record: Released, copy: Copy) -> bytes:
 #: Records that are a payload: an array that begins with their fields (``records.payload_of``).
 _PAYLOADS: Final = (
     Kind.TOPIC_SET, Kind.TOPIC_DELETED, Kind.GROUP_SET, Kind.EPOCH_STARTED, Kind.PRODUCER_SET, Kind.GROUP_DELETED,
-    Kind.QUERY_FORGOTTEN, Kind.COORDINATOR_EPOCH, Kind.COMPARED, Kind.USER_SET, Kind.RESTORED,
+    Kind.QUERY_FORGOTTEN, Kind.COORDINATOR_EPOCH, Kind.COMPARED, Kind.USER_SET, Kind.SETTING_SET,
+    Kind.RESTORED,
 )  # fmt: skip
 
 

@@ -50,6 +50,7 @@ from halfmq.model.records import (
     Ref,
     Released,
     RolledBack,
+    SettingSet,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -103,6 +104,7 @@ _ACTED: Final[dict[int, type | tuple[type, ...]]] = {
     OperatorAction.FORGET_DAMAGE: Compared,
     OperatorAction.SET_USER: UserSet,
     OperatorAction.REMOVE_USER: UserSet,
+    OperatorAction.SET_SETTING: SettingSet,
     OperatorAction.KICK_CLIENT: OffsetsCommitted,
 }
 _COUNTED: Final = (

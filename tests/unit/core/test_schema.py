@@ -10,12 +10,14 @@ from halfmq import limits
 from halfmq.core.base import base_payload
 from halfmq.core.base_bytes import group_bytes, more_group_bytes, topic_bytes
 from halfmq.core.commands import (
+    Actor,
     DecideBatch,
     LockQueues,
     RequestedVerdict,
     ResolveTransaction,
     SetGroup,
     SetProducer,
+    SetSetting,
     SetTopic,
     SetUser,
     TakeEpoch,
@@ -75,6 +77,7 @@ def full() -> CoreLog:
     sent(log.do(part("forced", 0, 1, HMQ_TX_MARKER="7.5")))
     log.do(ResolveTransaction("PG", "forced", RequestedVerdict.ROLLBACK, "ada"))
     assert log.do(SetUser("root", ROOT, True, None)) == UserIsSet()
+    assert log.do(SetSetting("queries_max", 9, log.settings.queries_max, Actor("ada", "", ""))) == Done()
     log.roll()
     log.restore()
     return log

@@ -133,7 +133,7 @@ def test_a_base_without_users_has_the_bytes_that_it_had_before_there_were_any() 
     log = CoreLog()
     (before,) = log.of(Base)
     names = [part.name for part in base_module._PARTS]
-    assert names[-2:] == ["users", "restored_half_index"], "a further part is behind it, with a default"
+    assert names[-3:] == ["users", "restored_half_index", "settings"], "a further part is behind it, with a default"
     assert before.payload == base_payload(State(log.settings))
 
 

@@ -26,7 +26,7 @@ from halfmq.model.stored_message import size_of
 def test_kinds_have_numbers_of_their_own_that_stand_on_disks() -> None:
     assert {kind.name: kind.value for kind in Kind} == {
         "MESSAGE": 1, "HALF": 2, "COPIED_HALF": 3, "COMMITTED": 4, "ROLLED_BACK": 5, "CHECKED": 6, "DELAYED": 7,
-        "COPIED_DELAYED": 8, "RELEASED": 9, "COORDINATOR_EPOCH": 10, "COMPARED": 11, "USER_SET": 12, "RESTORED": 14, "TOPIC_SET": 16, "TOPIC_DELETED": 17, "GROUP_SET": 18, "OFFSETS": 19,
+        "COPIED_DELAYED": 8, "RELEASED": 9, "COORDINATOR_EPOCH": 10, "COMPARED": 11, "USER_SET": 12, "SETTING_SET": 13, "RESTORED": 14, "TOPIC_SET": 16, "TOPIC_DELETED": 17, "GROUP_SET": 18, "OFFSETS": 19,
         "EPOCH_STARTED": 20, "BASE": 21, "TRIM": 22, "PRODUCER_SET": 23, "PARKED": 24, "GROUP_DELETED": 25,
         "HALF_BATCH": 26, "COPIED_HALF_BATCH": 27, "DECIDED": 28, "QUERY_FORGOTTEN": 30,
         "OPERATOR_ACTED": 32,

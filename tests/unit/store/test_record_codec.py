@@ -97,6 +97,7 @@ KINDS: dict[str, make.Make] = {
     "coordinator_epoch": make.coordinator_epoch(),
     "compared": make.compared(),
     "user_set": make.user_set(),
+    "setting_set": make.setting_set(),
     "restored": make.restored(),
 }
 #: Further forms of these kinds: name -> kind, record.

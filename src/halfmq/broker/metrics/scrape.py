@@ -55,7 +55,7 @@ class BrokerFigures(NamedTuple):
     request_name: Callable[[int], str]
     response_name: Callable[[int], str]
     durability: str
-    disk_reserve_bytes: int
+    disk_reserve_bytes: Callable[[], int]
 
 
 class Scrape:
@@ -144,7 +144,7 @@ class Scrape:
         figures = self._figures
         found: dict[str, Rows] = {
             "halfmq_sync_seconds": {(): figures.counts.syncs.seconds},
-            "halfmq_disk_reserve_bytes": {(): figures.disk_reserve_bytes},
+            "halfmq_disk_reserve_bytes": {(): figures.disk_reserve_bytes()},
             "halfmq_connections": {(): figures.connections()},
             "halfmq_replies_waiting": {(): self._sequencer.backlog},
             "halfmq_ready": {(): 0 if figures.why_not() else 1},

@@ -83,6 +83,7 @@ class SubscriptionGroupFields(msgspec.Struct, rename="camel"):
 _TOPIC: Final = Kept(RequestCode.GET_TOPIC_CONFIG)
 _GROUP: Final = Kept(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
 _LIMITS: Final = Kept(codes.HMQ_PRODUCER)
+_SETTINGS: Final = Kept(codes.HMQ_SETTINGS)
 _STORY: Final = Kept(codes.HMQ_STORY)
 _AUDIT: Final = Kept("halfmq store dump --kind operator_acted")
 _NO_SLAVE: Final = "there is one broker, and no slave to read from"
@@ -162,6 +163,9 @@ ASK_PARKED: Final = Row({"group": Selects(), "max": Selects()})
 FORGET_DAMAGE: Final = Row({"txId": Selects(), "group": Selects(), "operator": _AUDIT, "reason": _AUDIT})
 FORGET_QUERY: Final = Row({"query": Selects(), "queryTopic": Selects(), "operator": _AUDIT, "reason": _AUDIT})
 KICK_CLIENT: Final = Row({"clientId": Selects(), "connection": Selects(), "operator": _AUDIT, "reason": _AUDIT})
+SET_SETTING: Final = Row(
+    {"setting": Selects(), "value": _SETTINGS, "unset": _SETTINGS, "operator": _SETTINGS, "reason": _AUDIT}
+)
 FORGET_COORDINATOR: Final = Row({"group": Selects(), "coordinator": Selects(), "operator": _AUDIT, "reason": _AUDIT})
 PRODUCER: Final = Row(
     {"group": Selects(), "operator": _LIMITS, "reason": _AUDIT},

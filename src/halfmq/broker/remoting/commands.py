@@ -47,6 +47,7 @@ from halfmq.wire.remoting import (
     check_polls,
     clients,
     codes,
+    configuration,
     coordinators,
     half_batches,
     operators,
@@ -284,6 +285,9 @@ COMMANDS: Final[dict[int, Command]] = {
     codes.HMQ_REMOVE_USER: Command(UserCommands.remove, _ADMINISTER, fields=users.RemoveUserFields),
     # It names files of the machine.
     codes.HMQ_SETTINGS: Command(ConfigurationCommands.show, _ADMINISTER),
+    codes.HMQ_SET_SETTING: Command(
+        ConfigurationCommands.set, _ADMINISTER, fields=configuration.SetSettingFields, rules=rules.SET_SETTING
+    ),
     codes.HMQ_CLIENTS: Command(ClientList.list, _DESCRIBE, fields=PageFields),
     codes.HMQ_KICK_CLIENT: Command(
         ClientList.kick, _ADMINISTER, fields=clients.KickClientFields, rules=rules.KICK_CLIENT

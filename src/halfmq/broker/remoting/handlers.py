@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from halfmq.broker.offload import Offload
 from halfmq.broker.remoting.gateway import Connection, Gateway, Handler
 from halfmq.broker.remoting.refusals import refusal
+from halfmq.broker.runtime_settings import RuntimeSettings
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.actors import actor_with_reason
 from halfmq.broker.services.backups import Backups
@@ -31,7 +32,6 @@ from halfmq.broker.timers import BrokerTime
 from halfmq.broker.turns import Turns
 from halfmq.core.commands import Actor, Command
 from halfmq.core.decision import Done, Failed, Refused, Reply, Why
-from halfmq.model.shown_settings import ShownSetting
 from halfmq.model.steps import Steps
 from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.header import Request
@@ -73,8 +73,7 @@ class Parts:
     address: str
     #: As responses to verdicts state it.
     durability: str
-    #: As ``broker.config.shown_settings`` says them.
-    settings: Mapping[str, ShownSetting]
+    settings: RuntimeSettings
 
 
 class Handlers:

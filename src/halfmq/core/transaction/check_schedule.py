@@ -55,6 +55,7 @@ from halfmq.core.decision import (
 from halfmq.core.events import (
     CheckCancelled,
     CheckFailed,
+    CheckLimitRaised,
     ChecksSent,
     CheckWaits,
     DecisionEvent,
@@ -316,6 +317,15 @@ def note_asked(state: State, event: ChecksSent) -> None:
         elif (group.session.due or group.session.early) and not group.session.full_until_ms:
             group.session.full_until_ms = next(iter(group.session.in_flight.values())).until_ms
             heappush(state.derived.group_deadlines, (group.session.full_until_ms, event.group))
+
+
+def note_limit_raised(state: State, event: CheckLimitRaised) -> None:
+    """Groups that wait for a response, since they have as many checks in flight as they might, take turns again."""
+    for group in state.producer_groups.values():
+        if group.session.full_until_ms:
+            group.session.full_until_ms = 0
+            take_turn(state, group)
+    drop_stale_deadlines(state)
 
 
 def note_waiting(state: State, event: CheckWaits) -> None:

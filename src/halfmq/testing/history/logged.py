@@ -28,7 +28,7 @@ _MESSAGES: Final = {"message": "message", "half": "half", "copied_half": "copy"}
 _VERDICTS: Final = {"committed": "commit", "decided": "commit", "rolled_back": "rollback"}
 _NOT_COMPARED: Final = frozenset({
     "base", "checked", "compared", "coordinator_epoch", "copied_delayed", "copied_half_batch", "delayed", "epoch_started", "group_deleted", "group_set", "half_batch",
-    "offsets", "operator_acted", "parked", "producer_set", "query_forgotten", "released", "restored", "topic_deleted", "topic_set",
+    "offsets", "operator_acted", "parked", "producer_set", "query_forgotten", "released", "restored", "setting_set", "topic_deleted", "topic_set",
     "user_set",
 })  # fmt: skip
 #: Index of the queries in the payload of a base (``core.base``).

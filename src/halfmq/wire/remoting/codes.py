@@ -133,6 +133,8 @@ HMQ_KICK_CLIENT: Final = 29_033
 HMQ_BACKUP_BEGIN: Final = 29_034
 HMQ_BACKUP_READ: Final = 29_035
 HMQ_BACKUP_END: Final = 29_036
+#: Give a setting of the broker another value while it runs (``configuration``).
+HMQ_SET_SETTING: Final = 29_037
 
 
 class ResponseCode(IntEnum):

@@ -25,6 +25,8 @@ from halfmq.wire.remoting.codes import (
     HMQ_KICK_CLIENT,
     HMQ_PRODUCER,
     HMQ_RESOLVE,
+    HMQ_SET_SETTING,
+    HMQ_SETTINGS,
     HMQ_STORY,
     HMQ_TAKE_EPOCH,
     RequestCode,
@@ -71,6 +73,9 @@ _USUAL: dict[int, tuple[dict[str, str], dict[str, Any]]] = {
     HMQ_FORGET_DAMAGE: ({"txId": DAMAGED, "group": "P", "operator": "bob", "reason": "none"}, {}),
     HMQ_FORGET_QUERY: ({"query": "q1", "queryTopic": "", "operator": "bob", "reason": "none"}, {}),
     HMQ_KICK_CLIENT: ({"clientId": "noisy", "connection": "0", "operator": "bob", "reason": "none"}, {}),
+    HMQ_SET_SETTING: (
+        {"setting": "queries_max", "value": "5", "unset": "false", "operator": "bob", "reason": "none"}, {},
+    ),
     HMQ_PRODUCER: (
         {"group": "P", "operator": "bob", "reason": "none"},
         {"check_limit": 7, "past_limit": "rollback", "skip_age_ms": 0, "undecided_max": -1, "undecided_bytes_max": -1},
@@ -96,6 +101,7 @@ _OTHER: dict[int, dict[str, Any]] = {
     RequestCode.PUT_KV_CONFIG: {"value": "halfmq:1;"},
     RequestCode.SET_MESSAGE_REQUEST_MODE: {"mode": "POP", "popShareQueueNum": 4},
     RequestCode.UPDATE_CONSUMER_OFFSET: {"commitOffset": "0"},
+    HMQ_SET_SETTING: {"value": "7", "unset": "true", "operator": "ada", "reason": "ticket 4711"},
     HMQ_RESOLVE: {"verdict": "COMMIT", "operator": "ada", "reason": "ticket 4711"},
     HMQ_PRODUCER: {
         "operator": "ada", "reason": "ticket 4711", "check_limit": 5, "past_limit": "set-aside", "skip_age_ms": 90_000,
@@ -113,6 +119,7 @@ SHOWN: dict[tuple[int, str], Any] = {
     (RequestCode.DELETE_SUBSCRIPTIONGROUP, "cleanOffset"): None,
     (RequestCode.DELETE_SUBSCRIPTIONGROUP, "removeOffset"): None,
     (RequestCode.PUT_KV_CONFIG, "value"): "halfmq:1",
+    (HMQ_SET_SETTING, "value"): 7,
 }
 
 
@@ -165,6 +172,11 @@ async def limits(client: RawClient, running: Running, field: str) -> Any:
     return stands["set_by" if field == "operator" else field]
 
 
+async def setting(client: RawClient, running: Running, field: str) -> Any:
+    stands = (await asked_for_body(client, HMQ_SETTINGS, {}))["queries_max"]
+    return stands["set_by" if field == "operator" else field]
+
+
 async def audit(client: RawClient, running: Running, field: str) -> Any:
     lines = [json.loads(line) for line in dump_store(RealDisk(), running.directory)]
     name = "name" if field == "operator" else field
@@ -183,6 +195,7 @@ READ_BACK: dict[int | str, Callable[[RawClient, Running, str], Awaitable[Any]]] 
     RequestCode.QUERY_ASSIGNMENT: nothing,
     HMQ_STORY: story,
     HMQ_PRODUCER: limits,
+    HMQ_SETTINGS: setting,
     "halfmq store dump --kind operator_acted": audit,
 }
 
