@@ -396,6 +396,8 @@ def _decided(state: State, record: Decided) -> None:
     refs = record.refs
     group = state.producer_group(record.group)
     known = _settle(state, group, record.tx_id)
+    if state.settled_now is not None:
+        state.settled_now.append((known, record))
     for ref in refs:
         if ref.queue_offset >= 0:
             state.topics_by_id[ref.topic_id].ends[ref.queue_id] = ref.queue_offset + ref.messages
@@ -503,7 +505,10 @@ def _committed(state: State, record: Committed) -> None:
         group = state.producer_groups[group_name]
     except KeyError:
         group = state.producer_group(group_name)
-    _settle(state, group, tx_id)
+    known = _settle(state, group, tx_id)
+    settled = state.settled_now
+    if settled is not None:
+        settled.append((known, record))
     topics = state.topics_by_id
     halves: int | tuple[int, ...]
     places: int | tuple[int, ...]
@@ -538,6 +543,8 @@ def _rolled_back(state: State, record: RolledBack) -> None:
     half_indexes = record.half_indexes
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
     known = _settle(state, group, tx_id)
+    if state.settled_now is not None:
+        state.settled_now.append((known, record))
     if state.queries:
         _note_rolled_back(state, group_name, tx_id)
     places = {half.half_index: half.first_offset for half in known.halves} if known is not None else {}

@@ -28,7 +28,17 @@ from halfmq.core.decision import WakeQueue
 from halfmq.model.coordinator import Coordinator
 from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC, TRACED
 from halfmq.model.query_batch import query_text
-from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, Half, ParkedBecause, Record, parked_because
+from halfmq.model.records import (
+    BATCH_HEADER_BYTES,
+    MESSAGE_AT,
+    Committed,
+    Decided,
+    Half,
+    ParkedBecause,
+    Record,
+    RolledBack,
+    parked_because,
+)
 from halfmq.model.settings import BrokerSettings, GroupSettings, ProducerSettings, caps
 from halfmq.model.share import share_of
 from halfmq.model.stored_message import size_of
@@ -645,6 +655,10 @@ class SessionState:
         self.copy_progress: Any = None
 
 
+#: A transaction, and the record that settled it. None: it was not known, so that the record names no half.
+Settlement = tuple[Undecided | None, Committed | Decided | RolledBack]
+
+
 class State:
     """Durable state, which only ``apply`` changes, together with derived and session state.
 
@@ -655,7 +669,7 @@ class State:
     __slots__ = (
         "bases", "batch_open", "batch_time_ms", "caps", "comparisons", "coordinator_epoch", "coordinators", "delayed", "derived", "epoch", "epoch_grace_ms", "groups", "holders",
         "jumps", "loaded", "log_end", "log_start", "next_half_index", "next_topic_id", "offsets", "producer_groups",
-        "producer_settings", "queries", "record_bytes_max", "restored_half_index", "sent", "session", "settings", "ties", "topics_by_id", "topics_by_name", "users", "verdicts",
+        "producer_settings", "queries", "record_bytes_max", "restored_half_index", "sent", "session", "settings", "settled_now", "ties", "topics_by_id", "topics_by_name", "users", "verdicts",
     )  # fmt: skip
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -666,6 +680,9 @@ class State:
         self.record_bytes_max = min(limits.TRANSACTION_BYTES_MAX + (1 << 20), settings.segment_bytes // 2)
         self.derived = DerivedState()
         self.session = SessionState()
+        #: What the records of the open batch settled, in their order: statistics, which no decision uses. None: nobody counts them. Only
+        #: ``Engine.report_settled`` begins it, since redo must not count again; each step takes it (``Step.settled``).
+        self.settled_now: list[Settlement] | None = None
         #: False until the first base was applied.
         self.loaded = False
         #: Offset of the next record: after the last one of an open batch, else after the padding of the last batch.

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
-from halfmq.broker.metrics.counts import Counts
+from halfmq.broker.metrics.counts import Counts, Histogram
 from halfmq.broker.metrics.exposition import ProcessFigures, Rows, written
 from halfmq.broker.metrics.families import FAMILIES
 from halfmq.broker.metrics.shown_names import OTHER, ShownNames
@@ -117,7 +117,7 @@ class Scrape:
         self._pairs.keep(
             lambda pair: (pair[0] in view.groups or pair[0] in view.offsets) and pair[1] in view.topics_by_name
         )
-        self._figures.counts.records.forget(view.topics_by_id.__contains__)
+        self._figures.counts.settled.forget(view.topics_by_id.__contains__)
         self._figures.traffic.forget(lambda pair: pair[1] in view.topics_by_name)
 
     # --- what shows no stored state
@@ -162,17 +162,24 @@ class Scrape:
 
     def _verdicts(self) -> Steps[dict[str, Rows]]:
         yield
-        records, session = self._figures.counts.records, self._view.session
+        settled, session = self._figures.counts.settled, self._view.session
         verdicts: dict[Labels, float] = {}
-        for outcome, counts in (("commit", records.committed), ("rollback", records.rolled_back)):
+        for outcome, counts in (("commit", settled.committed), ("rollback", settled.rolled_back)):
             verdicts |= {(one.name.lower(), outcome): counts[one] for one in DecidedBy}
         answers: dict[Labels, float] = {
-            ("commit",): sum([records.committed[one] for one in _OF_CHECKS]),
-            ("rollback",): sum([records.rolled_back[one] for one in _OF_CHECKS]),
+            ("commit",): sum([settled.committed[one] for one in _OF_CHECKS]),
+            ("rollback",): sum([settled.rolled_back[one] for one in _OF_CHECKS]),
             ("unknown",): session.checks_unknown,
+        }
+        after: dict[Labels, Histogram] = {
+            (one.name.lower(), outcome): histograms[one]
+            for outcome, histograms in (("commit", settled.committed_after), ("rollback", settled.rolled_back_after))
+            for one in DecidedBy
+            if any(histograms[one].by_length)
         }
         return {
             "halfmq_verdicts_total": verdicts,
+            "halfmq_undecided_seconds": after,
             "halfmq_checks_sent_total": {(): session.checks_sent},
             "halfmq_checks_undelivered_total": {(): session.checks_undelivered},
             "halfmq_check_answers_total": answers,
@@ -215,7 +222,7 @@ class Scrape:
     # --- messages
 
     def _topic_figures(self) -> Steps[dict[str, Rows]]:
-        view, records = self._view, self._figures.counts.records
+        view, settled = self._view, self._figures.counts.settled
         messages_in: dict[Labels, float] = {}
         halves: dict[Labels, float] = {}
         committed: dict[Labels, float] = {}
@@ -236,7 +243,7 @@ class Scrape:
                 label = (name if self._topics.shows(name) else OTHER,)
                 _add(messages_in, label, total)
                 _add(halves, label, topic.derived.pending - topic.derived.delayed)
-                _add(committed, label, records.committed_messages.get(topic.topic_id, 0))
+                _add(committed, label, settled.committed_messages.get(topic.topic_id, 0))
                 _add(rolled_back, label, view.session.rolled_back.get(topic.topic_id, 0))
         return {
             "rocketmq_messages_in_total": messages_in,

@@ -18,8 +18,10 @@ from tests.support.waiting import until
 from halfmq.broker.http import metrics
 from halfmq.broker.metrics.counts import TIMED_ONE_IN
 from halfmq.broker.metrics.families import COUNTER, FAMILIES, HISTOGRAM, NODE_LABELS, PROCESS, ROCKETMQ
+from halfmq.broker.remoting.gateway import CountedConnection
 from halfmq.core.session import DiskSpace, Heartbeat
 from halfmq.wire.remoting import codes
+from halfmq.wire.remoting.header import Request
 
 #: The value of each series, by its name and its labels without those of the node.
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -258,3 +260,52 @@ async def test_the_oldest_age_is_that_of_what_is_still_undecided(tmp_path: Path)
         fields = {"group": "P", "txId": first, "verdict": "ROLLBACK", "operator": "ada", "reason": ""}
         assert (await client.ask(codes.HMQ_RESOLVE, fields)).code == 0
         assert 100 <= ((await scraped(running))("halfmq_undecided_oldest_seconds", producer_group="P") or 0) < 130
+
+
+async def test_the_time_from_half_to_verdict_is_shown_by_who_gave_it(tmp_path: Path) -> None:
+    clock = ShiftedClock()
+    async with serving(tmp_path, http_port=0, clock=clock) as running:
+        client = await running.client()
+        prepared = await client.half("orders", b"one", unique="A" * 32)
+        await client.half("orders", b"two", unique="B" * 32)
+        clock.passed_ms += 500_000
+        assert (await client.end(prepared, "A" * 32, 8)).code == 0
+        clock.passed_ms += 500_000
+        fields = {"group": "P", "txId": "B" * 32, "verdict": "ROLLBACK", "operator": "ada", "reason": ""}
+        assert (await client.ask(codes.HMQ_RESOLVE, fields)).code == 0
+        value = await scraped(running)
+        for decided_by, outcome, waited_s in (("producer", "commit", 500), ("operator", "rollback", 1_000)):
+            labels = {"decided_by": decided_by, "outcome": outcome}
+            assert value("halfmq_undecided_seconds_count", **labels) == 1
+            assert waited_s <= (value("halfmq_undecided_seconds_sum", **labels) or 0) < waited_s + 30
+        # 2**19 ms.
+        assert value("halfmq_undecided_seconds_bucket", decided_by="producer", outcome="commit", le="524.288") == 1
+        assert value("halfmq_undecided_seconds_bucket", decided_by="operator", outcome="rollback", le="524.288") == 0
+        assert value("halfmq_undecided_seconds_count", decided_by="operator", outcome="commit") is None
+
+
+async def test_a_start_counts_nothing_that_an_earlier_run_settled(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with serving(tmp_path, http_port=0) as running:
+            client = await running.client()
+            unique = f"{running.broker._store.epoch:032X}"
+            prepared = await client.half("orders", b"x", unique=unique)
+            assert (await client.end(prepared, unique, 8)).code == 0
+            value = await scraped(running)
+            assert value("halfmq_verdicts_total", decided_by="producer", outcome="commit") == 1
+            assert value("halfmq_undecided_seconds_count", decided_by="producer", outcome="commit") == 1
+            assert value("rocketmq_commit_messages_total", topic="orders") == 1
+        assert value("rocketmq_messages_in_total", topic="orders") == 1 + _
+
+
+async def test_responses_of_a_connection_that_ends_are_counted(tmp_path: Path) -> None:
+    """They are counted together when they are written, and those that nobody reads any more when it ends."""
+    async with serving(tmp_path, http_port=0) as running:
+        client = await running.client()
+        await client.half("orders", b"x", unique="A" * 32)
+        peer = next(one for one in running.broker._peers.connected.values() if isinstance(one, CountedConnection))
+        request: Request[None] = Request(code=310, ext=None, opaque=1)
+        peer.respond(request, 0, b"")
+        assert (await scraped(running))("halfmq_requests_total", request="SEND_MESSAGE_V2", outcome="SUCCESS") == 1
+        peer.connection_lost(None)
+        assert (await scraped(running))("halfmq_requests_total", request="SEND_MESSAGE_V2", outcome="SUCCESS") == 2
