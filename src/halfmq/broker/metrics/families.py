@@ -62,6 +62,7 @@ _TABLE: Final = (
     # --- queries
     Family("halfmq_query_last_batch", GAUGE, "batch number", ("query", "topic"), "The last batch that a query, such as a Spark stream, has decided; -1: none."),
     Family("halfmq_query_position_bytes", GAUGE, "bytes", ("query", "topic"), "Log position of that decision; -1: none."),
+    Family("halfmq_query_behind_bytes", GAUGE, "bytes", ("query", "topic"), "From that position to the end of the log: what was written since its last decision, by anybody. Missing before the first one."),
     Family("halfmq_query_undecided_batches", GAUGE, "batches", ("query", "topic"), "Undecided batches of the query."),
     # --- the log
     Family("halfmq_log_bytes", GAUGE, "bytes", (), "Size of the log."),

@@ -329,6 +329,7 @@ class Scrape:
         view = self._view
         last: dict[Labels, float] = {}
         position: dict[Labels, float] = {}
+        behind: dict[Labels, float] = {}
         undecided: dict[Labels, float] = {}
         for key in _in_steps(view.queries):
             if key is None:
@@ -343,10 +344,13 @@ class Scrape:
                 decided = query.decisions.get(query.last_batch)
                 _greatest(last, labels, query.last_batch)
                 _greatest(position, labels, decided.position if decided is not None else -1)
+                if decided is not None:
+                    _greatest(behind, labels, view.log_end - decided.position)
             _add(undecided, labels, len(view.derived.undecided_of_query.get(key, ())))
         return {
             "halfmq_query_last_batch": last,
             "halfmq_query_position_bytes": position,
+            "halfmq_query_behind_bytes": behind,
             "halfmq_query_undecided_batches": undecided,
         }
 
