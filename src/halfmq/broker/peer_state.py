@@ -295,7 +295,7 @@ TABLE: Final = (
         "its name is gone, or its connection",
         (
             "broker.metrics.shown_names:ShownNames._shown", "broker.metrics.counts:SettledCounts.committed_messages",
-            "broker.remoting.gateway:CountedConnection.began", "broker.remoting.gateway:CountedConnection._answered", "core.state:SessionState.rolled_back", "broker.http.metrics:MetricsResource._waiting",
+            "broker.remoting.gateway:CountedConnection.began", "broker.remoting.gateway:CountedConnection._answered", "core.state:SessionState.rolled_back", "broker.http.metrics:MetricsResource._waiting", "broker.metrics.scrape:Scrape._lags",
         ),
     ),
     PeerState(
@@ -312,13 +312,13 @@ TABLE: Final = (
 
 #: Containers that no peer makes grow: parts of the broker, and what lives for one step of it.
 OF_THE_BROKER: Final = frozenset({
-    "broker.metrics.counts:SettledCounts.committed_after", "broker.metrics.counts:SettledCounts.rolled_back_after",
+    "broker.metrics.counts:SettledCounts.committed_after", "broker.metrics.counts:SettledCounts.rolled_back_after", "core.state:SettledNow.commits", "core.state:SettledNow.others",
     "broker.metrics.counts:RequestCounts.kinds", "broker.metrics.counts:RequestKind.others",
     "broker.broker:Broker._handlers", "broker.http.door:HttpFrontDoor.resources", "broker.listener:Listener._sockets",
     "broker.maintenance:Maintenance._timers", "broker.ports:BoundPorts._bound", "broker.remoting.gateway:Gateway.handlers", "broker.remoting.gateway:Gateway.pushes",
     "broker.remoting.gateway:Gateway._commands", "broker.remoting.gateway:Gateway._fields_of",
     "broker.sequencer:_TurnPace.took_s", "broker.services.payload_arrays:_ArrayVerification._changes", "core.engine:Engine._problems",
-    "core.engine:Engine._no_roll_before", "core.engine:Engine._records", "core.state:State.settled_now", "core.transaction.check_schedule:_Round._ids",
+    "core.engine:Engine._no_roll_before", "core.engine:Engine._records", "core.transaction.check_schedule:_Round._ids",
     "core.transaction.check_schedule:_Round._served",
     "core.transaction.check_schedule:_Round.asked", "core.transaction.check_schedule:_Round.taken", "core.transaction.check_schedule:_Round.waiting",
     "core.transaction.retention:CopyProgress.found",

@@ -36,7 +36,7 @@ from halfmq.core.commands import Command, NoteTime, Tick
 from halfmq.core.decision import BatchDecided, Effect, Failed, Reply, WakeQueue
 from halfmq.core.engine import QUICK, Engine, LogAccess, next_deadline_ms
 from halfmq.core.session import DiskSpace, Published
-from halfmq.core.state import Settlement
+from halfmq.core.state import SettledNow
 from halfmq.errors import EnvironmentFailed, HalfmqError, InvariantViolated, StoreFull
 from halfmq.model.records import Batch, Record
 
@@ -187,7 +187,7 @@ class Sequencer:
         self.on_turn: Callable[[], None] = lambda: None
         #: Called with what a step settled (``Engine.report_settled``) and its broker time, ms, **before** that is durable: withhold what
         #: shows it (``after_durable``).
-        self.on_settled: Callable[[Sequence[Settlement], int], None] = lambda settled, at_ms: None
+        self.on_settled: Callable[[SettledNow, int], None] = lambda settled, at_ms: None
         #: Turns with withheld replies, in log order.
         self._held: deque[_Turn] = deque()
         #: Whether the indexes lag behind the released replies because the disk is full.
@@ -345,7 +345,7 @@ class Sequencer:
             if step.batch is not None:
                 self._write(step.batch)
                 batches.append(step.batch)
-                if step.settled:
+                if step.settled is not None:
                     self.on_settled(step.settled, step.batch.broker_time_ms)
             for problem in step.problems:
                 self._problems.tell(problem)

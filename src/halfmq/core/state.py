@@ -659,6 +659,18 @@ class SessionState:
 Settlement = tuple[Undecided | None, Committed | Decided | RolledBack]
 
 
+class SettledNow:
+    """What the records of one batch settled."""
+
+    __slots__ = ("commits", "others")
+
+    def __init__(self) -> None:
+        #: What its producer committed, half by half: nearly all, so these are kept as they are.
+        self.commits: list[Undecided] = []
+        #: All others.
+        self.others: list[Settlement] = []
+
+
 class State:
     """Durable state, which only ``apply`` changes, together with derived and session state.
 
@@ -680,9 +692,9 @@ class State:
         self.record_bytes_max = min(limits.TRANSACTION_BYTES_MAX + (1 << 20), settings.segment_bytes // 2)
         self.derived = DerivedState()
         self.session = SessionState()
-        #: What the records of the open batch settled, in their order: statistics, which no decision uses. None: nobody counts them. Only
+        #: What the records of the open batch settled: statistics, which no decision uses. None: nobody counts them. Only
         #: ``Engine.report_settled`` begins it, since redo must not count again; each step takes it (``Step.settled``).
-        self.settled_now: list[Settlement] | None = None
+        self.settled_now: SettledNow | None = None
         #: False until the first base was applied.
         self.loaded = False
         #: Offset of the next record: after the last one of an open batch, else after the padding of the last batch.

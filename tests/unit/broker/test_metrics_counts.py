@@ -7,7 +7,7 @@ import pytest
 
 from halfmq.broker.metrics.counts import MS, US, Histogram, Scale, SettledCounts
 from halfmq.broker.metrics.shown_names import ShownNames
-from halfmq.core.state import Settlement, Undecided
+from halfmq.core.state import SettledNow, Settlement, Undecided
 from halfmq.model.records import BatchRef, Committed, Decided, DecidedBy, Half, Ref, RolledBack
 
 
@@ -43,12 +43,12 @@ def test_whole_times_are_counted_as_the_same_times_one_by_one() -> None:
     assert together.sum_s == pytest.approx(one_by_one.sum_s)
 
 
-HALF = Half(0, 7, 0, 0, 3, 0, 100, 0, 0, 0)
 WAITED_MS = 5_000
 
 
-def undecided(tx_id: str, prepared_at_ms: int = 1_000) -> Undecided:
-    return Undecided("P", tx_id, (HALF,), 1, prepared_at_ms, 0, 0, 0)
+def undecided(tx_id: str, *topics: int, prepared_at_ms: int = 1_000) -> Undecided:
+    halves = tuple(Half(0, 7, 0, 0, topic_id, 0, 100, 0, 0, 0) for topic_id in topics)
+    return Undecided("P", tx_id, halves, 1, prepared_at_ms, 0, 0, 0)
 
 
 def ref(topic_id: int) -> Ref:
@@ -74,12 +74,10 @@ OTHERS: Final[tuple[Settlement, ...]] = (
 @pytest.mark.parametrize("others", [(), OTHERS[:1], OTHERS[1:2], OTHERS[2:3], OTHERS[3:], OTHERS])
 def test_what_is_settled_is_counted_by_who_decided(others: tuple[Settlement, ...]) -> None:
     counts = SettledCounts()
-    producers: list[Settlement] = [
-        (undecided("a"), committed("a", DecidedBy.PRODUCER, 3)),
-        (undecided("b"), committed("b", DecidedBy.PRODUCER, 3, 4)),
-        (undecided("c", 5_000), committed("c", DecidedBy.PRODUCER, 3)),
-    ]
-    counts.note([*producers[:2], *others, producers[2]], 1_000 + WAITED_MS)
+    settled = SettledNow()
+    settled.commits = [undecided("a", 3), undecided("b", 3, 4), undecided("c", 3, prepared_at_ms=5_000)]
+    settled.others = list(others)
+    counts.note(settled, 1_000 + WAITED_MS)
     commits, rollbacks, messages = Counter({DecidedBy.PRODUCER: 3}), Counter[int](), Counter({3: 3, 4: 1})
     for _, record in others:
         (rollbacks if isinstance(record, RolledBack) else commits)[record.decided_by] += 1

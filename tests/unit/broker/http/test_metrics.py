@@ -8,17 +8,19 @@ import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.half_batches import QueryRun, messages
-from tests.support.in_process import Running, ShiftedClock, serving
+from tests.support.in_process import Calls, Running, ShiftedClock, serving
 from tests.support.users import serving_users
 from tests.support.waiting import until
 
 from halfmq.broker.http import metrics
+from halfmq.broker.metrics import scrape
 from halfmq.broker.metrics.counts import TIMED_ONE_IN
 from halfmq.broker.metrics.families import COUNTER, FAMILIES, HISTOGRAM, NODE_LABELS, PROCESS, ROCKETMQ
 from halfmq.broker.remoting.gateway import CountedConnection
@@ -326,6 +328,7 @@ async def test_the_lag_of_a_group_is_shown_in_messages_and_seconds(tmp_path: Pat
     clock = ShiftedClock()
     async with serving(tmp_path, http_port=0, clock=clock) as running:
         client = await running.client()
+        await client.heartbeat("c", consumers={"C": ["orders"]})
         for waited_ms in (100_000, 200_000, 50_000):
             assert (await client.send("orders", b"x")).code == 0
             clock.passed_ms += waited_ms
@@ -461,12 +464,19 @@ async def test_names_over_the_connection_never_make_a_scrape_fail(tmp_path: Path
     """As a peer sends them, with halves of surrogate pairs: refused, or shown."""
     async with serving(tmp_path, http_port=0) as running:
         client = await running.client()
+        asked = 0
         for name in (*HOSTILE, "\ud800", "a\x00b"):
-            await client.heartbeat("c", producers=[name], consumers={name: [name]})
-            await client.half(name or "t", b"x", unique="A" * 32, group=name)
-            await client.ask(15, {"consumerGroup": name, "topic": name, "queueId": "0", "commitOffset": "1"})
-            if client.closed.is_set():
-                client = await running.client()
+            for ask in (
+                lambda client, name: client.heartbeat("c", producers=[name], consumers={name: [name]}),
+                lambda client, name: client.half(name or "t", b"x", unique="A" * 32, group=name),
+                lambda client, name: client.ask(15, {**OFFSET, "consumerGroup": name, "commitOffset": "0"}),
+            ):
+                with suppress(ConnectionError):  # no JSON
+                    await ask(client, name)
+                    asked += 1
+                if client.closed.is_set():
+                    client = await running.client()
+        assert asked >= 3 * len(HOSTILE)
         value = await scraped(running)
         assert value("halfmq_ready") == value("halfmq_state_shown") == 1
 
@@ -479,3 +489,35 @@ async def test_a_thousand_names_are_shown_and_the_others_summed(tmp_path: Path) 
         shown = {labels: count for (name, labels), count in series.items() if name == "halfmq_reachable_producers"}
         assert shown.pop((("producer_group", "_other"),)) == 7
         assert sorted(shown.values()) == [1] * 1_000
+
+
+async def test_of_many_groups_some_are_read_in_turns_and_those_that_are_shown_always(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrape, "QUEUES_MAX", 4)
+    async with serving(tmp_path, http_port=0, metrics_names_max=2) as running:
+        client = await running.client()
+        groups = [f"g{number}" for number in range(6)]
+        await client.heartbeat("c", consumers={group: ["orders"] for group in groups})
+        for group in groups:
+            assert (await client.send("orders", b"x")).code == 0
+            assert (await client.ask(15, {**OFFSET, "consumerGroup": group, "commitOffset": "0"})).code == 0
+        reads = Calls(monkeypatch, scrape.Scrape, "_queue")
+
+        async def lags() -> tuple[float | None, ...]:
+            value = await scraped(running)
+            labels = ((name, "orders") for name in groups[:2])
+            return tuple(
+                value("rocketmq_consumer_lag_messages", consumer_group=group, topic=topic, is_retry="false")
+                for group, topic in (*labels, ("_other", "_other"))
+            )
+
+        assert (await lags(), reads.seen) == ((6, 6, 2 * 6), 4), "four groups, two of them with series"
+        assert (await lags(), reads.seen) == ((6, 6, 4 * 6), 8), "the last two come first"
+        assert (await client.send("orders", b"x")).code == 0
+        assert (await lags(), reads.seen) == ((7, 7, 4 * 7), 14), "the four others, and what is shown besides"
+        assert (await client.send("orders", b"x")).code == 0
+        assert (await lags(), reads.seen) == ((8, 8, 2 * 8 + 2 * 7), 18), "two others are as old as the last scrape"
+        deleted = running.broker._sequencer.engine.state.offsets
+        del deleted["g2"], deleted["g0"]
+        assert (await lags())[0] is None
