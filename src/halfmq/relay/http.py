@@ -16,6 +16,7 @@ import h11
 from halfmq.client.log import logger
 from halfmq.errors import EnvironmentFailed, PortTaken
 from halfmq.model.address import Address, ip_of
+from halfmq.printable import printable
 from halfmq.relay.metrics import CONTENT_TYPE, RelayMetrics
 
 #: Connections at a time; further ones are closed at once.
@@ -142,4 +143,4 @@ class RelayHttp:
 
     async def _ready(self) -> Answer:
         why = self._metrics.why_not()
-        return (503, _TEXT, f"{why}\n".encode()) if why else (200, _TEXT, b"ok\n")
+        return (503, _TEXT, f"{printable(why)}\n".encode()) if why else (200, _TEXT, b"ok\n")

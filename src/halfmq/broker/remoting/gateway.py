@@ -146,19 +146,11 @@ class CountedConnection(Connection):
                 self._counts.timed(request.code, began_s)
 
     def flush(self) -> None:
-        """As that of any peer."""
-        self._count()
-        super().flush()
-
-    def connection_lost(self, error: BaseException | None) -> None:
-        """As that of any peer."""
-        self._count()
-        super().connection_lost(error)
-
-    def _count(self) -> None:
+        """As that of any peer. Also called after its end if it had responses left."""
         if self._answered:
             self._counts.succeeded(self._answered)
             self._answered.clear()
+        super().flush()
 
 
 Handler = Callable[[Connection, Request[Any]], None]
