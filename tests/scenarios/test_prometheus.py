@@ -106,4 +106,4 @@ def test_promtool_accepts_the_rules() -> None:
         ["promtool", "check", "rules", DEPLOY / "halfmq.rules.yml"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "11 rules found" in done.stdout
+    assert "16 rules found" in done.stdout

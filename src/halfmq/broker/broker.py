@@ -351,7 +351,8 @@ class Broker:
 
         assert self._http is not None
         sequencer, syncs = self._sequencer, counts.syncs
-        sequencer.on_durable_batches = counts.records.note
+        sequencer.on_settled = counts.settled.note
+        sequencer.engine.report_settled()
         traffic.delivered_by_pair = {}
 
         def began() -> None:

@@ -300,8 +300,8 @@ TABLE: Final = (
         f"{NOT_SHARED}: what is beyond the maximum is summed",
         "its name is gone, or its connection",
         (
-            "broker.metrics.shown_names:ShownNames._shown", "broker.metrics.counts:RecordCounts.committed_messages",
-            "broker.remoting.gateway:CountedConnection.began", "core.state:SessionState.rolled_back", "broker.http.metrics:MetricsResource._waiting",
+            "broker.metrics.shown_names:ShownNames._shown", "broker.metrics.counts:SettledCounts.committed_messages",
+            "broker.remoting.gateway:CountedConnection.began", "broker.remoting.gateway:CountedConnection._answered", "core.state:SessionState.rolled_back", "broker.http.metrics:MetricsResource._waiting", "broker.metrics.scrape:Scrape._lags",
         ),
     ),
     PeerState(
@@ -318,6 +318,7 @@ TABLE: Final = (
 
 #: Containers that no peer makes grow: parts of the broker, and what lives for one step of it.
 OF_THE_BROKER: Final = frozenset({
+    "broker.metrics.counts:SettledCounts.committed_after", "broker.metrics.counts:SettledCounts.rolled_back_after", "core.state:SettledNow.commits", "core.state:SettledNow.others",
     "broker.metrics.counts:RequestCounts.kinds", "broker.metrics.counts:RequestKind.others",
     "broker.broker:Broker._handlers", "broker.http.door:HttpFrontDoor.resources", "broker.listener:Listener._sockets",
     "broker.maintenance:Maintenance._timers", "broker.ports:BoundPorts._bound", "broker.remoting.gateway:Gateway.handlers", "broker.remoting.gateway:Gateway.pushes",

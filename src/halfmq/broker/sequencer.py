@@ -36,6 +36,7 @@ from halfmq.core.commands import Command, NoteTime, Tick
 from halfmq.core.decision import BatchDecided, Effect, Failed, Reply, WakeQueue
 from halfmq.core.engine import QUICK, Engine, LogAccess, next_deadline_ms
 from halfmq.core.session import DiskSpace, Published
+from halfmq.core.state import SettledNow
 from halfmq.errors import EnvironmentFailed, HalfmqError, InvariantViolated, StoreFull
 from halfmq.model.records import Batch, Record
 
@@ -184,8 +185,9 @@ class Sequencer:
         self.pace = _TurnPace(clock)
         #: Called after each turn.
         self.on_turn: Callable[[], None] = lambda: None
-        #: Called with batches when they are durable and published; None: nobody counts them.
-        self.on_durable_batches: Callable[[list[Batch]], None] | None = None
+        #: Called with what a step settled (``Engine.report_settled``) and its broker time, ms, **before** that is durable: withhold what
+        #: shows it (``after_durable``).
+        self.on_settled: Callable[[SettledNow, int], None] = lambda settled, at_ms: None
         #: Turns with withheld replies, in log order.
         self._held: deque[_Turn] = deque()
         #: Whether the indexes lag behind the released replies because the disk is full.
@@ -349,6 +351,8 @@ class Sequencer:
             if step.batch is not None:
                 self._write(step.batch)
                 batches.append(step.batch)
+                if step.settled is not None:
+                    self.on_settled(step.settled, step.batch.broker_time_ms)
             for problem in step.problems:
                 self._problems.tell(problem)
             replies += step.replies
@@ -435,8 +439,6 @@ class Sequencer:
                 return
             self._staged = 0
             self.engine.note(Published(published, due[-1].end))
-            if self.on_durable_batches is not None:
-                self.on_durable_batches(batches)
             if published < due[-1].end or self.indexes_lag:
                 self._follow_late(published, due)
             elif self._store.indexes_wait and not self._write_scheduled:

@@ -51,6 +51,16 @@ def relay(
     once: Annotated[
         bool, typer.Option("--once", help="Publish everything that is due, and exit; refused messages are retried.")
     ] = False,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port for GET /metrics, /healthz and /readyz; 0: any free port. Default: no HTTP.", min=0, max=65_535
+        ),
+    ] = None,
+    http_host: Annotated[
+        str,
+        typer.Option(help="Address for that port. There is no password: whoever reaches it reads it."),
+    ] = "127.0.0.1",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Verbose logging.")] = False,
 ) -> None:
     """Publish the outboxes of an application: run the relays that it registered with app.relay(...).
@@ -74,12 +84,28 @@ def relay(
         # What was imported stays, and the collector would traverse it with every few thousand messages.
         gc.collect()
         gc.freeze()
-        status = asyncio.run(_run(relays, once=once))
+        status = asyncio.run(_served(relays, http_host, http_port, once=once))
     except HalfmqError as error:
         _COMMANDS.fail(str(error), ExitStatus.FAILED)
     finally:
         lines.end()
     raise typer.Exit(status)
+
+
+async def _served(relays: Sequence[BoundRelay], host: str, port: int | None, *, once: bool) -> ExitStatus:
+    """``_run``, with a port of HTTP if one is wanted."""
+    if port is None:
+        return await _run(relays, once=once)
+    # These are loaded by a relay with the option only.
+    from halfmq.relay.http import RelayHttp
+    from halfmq.relay.metrics import RelayMetrics
+
+    http = RelayHttp(RelayMetrics(relays, [(one, one.shown) for one in Delivery]))
+    log.info("metrics on http://%s/metrics", await http.start(host, port))
+    try:
+        return await _run(relays, once=once)
+    finally:
+        await http.close()
 
 
 async def _run(relays: Sequence[BoundRelay], *, once: bool) -> ExitStatus:

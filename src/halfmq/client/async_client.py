@@ -144,7 +144,8 @@ class AsyncClient:
         self._credentials = credentials_of(security, secret)
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
-        self._telemetry = _telemetry_of(telemetry)
+        #: Where its spans and metrics go; None: it has none. Its relays have the same.
+        self.telemetry = _telemetry_of(telemetry)
         self._threads = Threads(checks, "halfmq")
         self._run_blocking = run_blocking or self._threads
         #: By transaction name; kept when the client is closed and opened again.
@@ -305,7 +306,7 @@ class AsyncClient:
             self._attempt_timeout_s,
             asyncio.get_running_loop(),
             self._spawn,
-            None if self._telemetry is None else self._telemetry.of_client(client_id, self._clock.elapsed_s),
+            None if self.telemetry is None else self.telemetry.of_client(client_id, self._clock.elapsed_s),
         )
         self._finding = None
         self._producer = self._new_producer(self.group or NO_GROUP)

@@ -94,6 +94,7 @@ from halfmq.model.records import (
     CopiedHalf,
     CopiedHalfBatch,
     Decided,
+    DecidedBy,
     DelayedRecord,
     EpochStarted,
     GroupDeleted,
@@ -119,6 +120,9 @@ from halfmq.model.records import (
     UserSet,
     for_each_kind,
 )
+
+#: A plain number is compared faster.
+_PRODUCER: Final = int(DecidedBy.PRODUCER)
 
 
 def open_batch(state: State, offset: int, broker_time_ms: int) -> None:
@@ -398,6 +402,8 @@ def _decided(state: State, record: Decided) -> None:
     refs = record.refs
     group = state.producer_group(record.group)
     known = _settle(state, group, record.tx_id)
+    if state.settled_now is not None:
+        state.settled_now.others.append((known, record))
     for ref in refs:
         if ref.queue_offset >= 0:
             state.topics_by_id[ref.topic_id].ends[ref.queue_id] = ref.queue_offset + ref.messages
@@ -505,19 +511,29 @@ def _committed(state: State, record: Committed) -> None:
         group = state.producer_groups[group_name]
     except KeyError:
         group = state.producer_group(group_name)
-    _settle(state, group, tx_id)
+    known = _settle(state, group, tx_id)
+    if state.settled_now is not None:  # not with a name of its own, which costs every broker
+        if known is not None and record.decided_by == _PRODUCER:
+            state.settled_now.commits.append(known)
+        else:
+            state.settled_now.others.append((known, record))
     topics = state.topics_by_id
     halves: int | tuple[int, ...]
     places: int | tuple[int, ...]
-    for ref in refs:
+    if len(refs) == 1:  # nearly always, and a loop takes longer
+        (ref,) = refs
         if ref.due_ms:
             _commit_delayed(state, ref)
         else:
             topics[ref.topic_id].ends[ref.queue_id] = ref.queue_offset + 1
-    if len(refs) == 1:
         halves = ref.half_index
         places = ref.first_offset
     else:
+        for ref in refs:
+            if ref.due_ms:
+                _commit_delayed(state, ref)
+            else:
+                topics[ref.topic_id].ends[ref.queue_id] = ref.queue_offset + 1
         halves = tuple([ref.half_index for ref in refs])
         places = tuple([ref.first_offset for ref in refs])
     verdict = Verdict(group_name, tx_id, True, record.offset, state.batch_time_ms, halves, places, record.decided_by)
@@ -540,6 +556,8 @@ def _rolled_back(state: State, record: RolledBack) -> None:
     half_indexes = record.half_indexes
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
     known = _settle(state, group, tx_id)
+    if state.settled_now is not None:
+        state.settled_now.others.append((known, record))
     if state.queries:
         _note_rolled_back(state, group_name, tx_id)
     places = {half.half_index: half.first_offset for half in known.halves} if known is not None else {}

@@ -46,7 +46,7 @@ from halfmq.core.queues.ordering import reserve_for_holders
 from halfmq.core.schema import epoch_started, restored, setting_set
 from halfmq.core.session import DiskSpace, Event, MembersChanged, apply_session
 from halfmq.core.snapshot import Snapshot, snapshot_rows
-from halfmq.core.state import State, next_offset
+from halfmq.core.state import SettledNow, State, next_offset
 from halfmq.core.transaction.check_schedule import next_check_ms
 from halfmq.core.transaction.query_limits import next_query_ms
 from halfmq.errors import InvariantViolated, StoreFull
@@ -125,6 +125,8 @@ class Step(NamedTuple):
     replies: list[Reply | Failed]
     effects: list[Effect]
     problems: list[Problem]
+    #: What the batch settled; None: nothing, or ``Engine.report_settled`` was not called.
+    settled: SettledNow | None = None
 
 
 def next_deadline_ms(view: State) -> int | None:
@@ -260,7 +262,15 @@ class Engine:
                     more_to_do = False
                     break
             more_to_do = more_to_do and len(replies) == wanted and not pace.after_command(kind)
+        settled = state.settled_now
+        if settled is not None and (settled.commits or settled.others):
+            state.settled_now = SettledNow()
+            return Step(self._closed(), replies, effects, problems, settled)
         return Step(self._closed(), replies, effects, problems)
+
+    def report_settled(self) -> None:
+        """From now on, steps say what they settled."""
+        self.state.settled_now = SettledNow()
 
     def replay(self, offset: int, broker_time_ms: int, records: Iterable[Record]) -> None:
         """Apply a batch that is already in the log."""

@@ -28,7 +28,17 @@ from halfmq.core.decision import WakeQueue
 from halfmq.model.coordinator import Coordinator
 from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC, TRACED
 from halfmq.model.query_batch import query_text
-from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, Half, ParkedBecause, Record, parked_because
+from halfmq.model.records import (
+    BATCH_HEADER_BYTES,
+    MESSAGE_AT,
+    Committed,
+    Decided,
+    Half,
+    ParkedBecause,
+    Record,
+    RolledBack,
+    parked_because,
+)
 from halfmq.model.runtime_settings import RecordedSetting
 from halfmq.model.settings import BrokerSettings, GroupSettings, ProducerSettings, caps
 from halfmq.model.share import share_of
@@ -646,6 +656,22 @@ class SessionState:
         self.copy_progress: Any = None
 
 
+#: A transaction, and the record that settled it. None: it was not known, so that the record names no half.
+Settlement = tuple[Undecided | None, Committed | Decided | RolledBack]
+
+
+class SettledNow:
+    """What the records of one batch settled."""
+
+    __slots__ = ("commits", "others")
+
+    def __init__(self) -> None:
+        #: What its producer committed, half by half: nearly all, so these are kept as they are.
+        self.commits: list[Undecided] = []
+        #: All others.
+        self.others: list[Settlement] = []
+
+
 class State:
     """Durable state, which only ``apply`` changes, together with derived and session state.
 
@@ -656,7 +682,7 @@ class State:
     __slots__ = (
         "bases", "batch_open", "batch_time_ms", "caps", "comparisons", "configured", "coordinator_epoch", "coordinators", "delayed", "derived", "epoch", "epoch_grace_ms", "groups", "holders",
         "jumps", "loaded", "log_end", "log_start", "next_half_index", "next_topic_id", "offsets", "producer_groups",
-        "producer_settings", "queries", "record_bytes_max", "recorded_settings", "restored_half_index", "sent", "session", "settings", "ties", "topics_by_id", "topics_by_name", "users", "verdicts",
+        "producer_settings", "queries", "record_bytes_max", "recorded_settings", "restored_half_index", "sent", "session", "settings", "settled_now", "ties", "topics_by_id", "topics_by_name", "users", "verdicts",
     )  # fmt: skip
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -672,6 +698,9 @@ class State:
         self.record_bytes_max = min(limits.TRANSACTION_BYTES_MAX + (1 << 20), settings.segment_bytes // 2)
         self.derived = DerivedState()
         self.session = SessionState()
+        #: What the records of the open batch settled: statistics, which no decision uses. None: nobody counts them. Only
+        #: ``Engine.report_settled`` begins it, since redo must not count again; each step takes it (``Step.settled``).
+        self.settled_now: SettledNow | None = None
         #: False until the first base was applied.
         self.loaded = False
         #: Offset of the next record: after the last one of an open batch, else after the padding of the last batch.

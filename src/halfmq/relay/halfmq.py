@@ -5,6 +5,8 @@ that takes a batch over learns whether it is committed, and otherwise rolls it b
 messages of a batch become visible together, in order by queue.
 """
 
+from typing import TYPE_CHECKING
+
 from halfmq.client.admin import is_halfmq
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.outcome import Outcome
@@ -25,18 +27,31 @@ from halfmq.errors import (
 from halfmq.model.address import parse_url
 from halfmq.relay.publisher import MESSAGES_MAX, Batch, OutboxMessage, Published
 
+if TYPE_CHECKING:
+    from halfmq.client.telemetry import Telemetry
+
 
 class HalfmqPublisher:
     """``url`` as for ``AsyncClient``. ``group``: producer group of the relay's transactions, which no other program uses: nobody else
-    answers their checks. ``broker``: its name, needed if the name server knows several."""
+    answers their checks. ``broker``: its name, needed if the name server knows several. ``telemetry``: as for ``AsyncClient``: its sends
+    and commits have spans and metrics."""
 
     messages_max = MESSAGES_MAX
 
-    def __init__(self, url: str, *, group: str, broker: str = "", timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        group: str,
+        broker: str = "",
+        timeout_s: float = 10.0,
+        telemetry: "bool | Telemetry" = False,
+    ) -> None:
         self._url = url
         self._group = group
         self._broker = broker
         self._timeout_s = timeout_s
+        self._telemetry = telemetry
         self._client: AsyncClient | None = None
 
     @property
@@ -48,7 +63,7 @@ class HalfmqPublisher:
         RocketMQ."""
         if self._client is not None:
             return
-        client = AsyncClient(self._url, group=self._group, timeout=self._timeout_s)
+        client = AsyncClient(self._url, group=self._group, timeout=self._timeout_s, telemetry=self._telemetry)
         client.add_check("", _undecided)
         try:
             await client.connect()

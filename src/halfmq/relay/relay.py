@@ -55,6 +55,9 @@ class Relay:
         self._is_open = asyncio.Event()
         #: For messages and logs.
         self.name = f"relay of {rows.name} to {publisher.name}"
+        #: Outbox and target, as metrics label them.
+        self.outbox = rows.name
+        self.target = publisher.name
         self._rng = random.Random()  # nosec B311 # jitter of pauses
         self._notices = _Notices(self.name)
         #: By topic.
@@ -62,6 +65,11 @@ class Relay:
         #: Since the start: messages that were confirmed, and refusals.
         self.confirmed = 0
         self.refused = 0
+        #: Since the start: messages of batches that an earlier attempt left; batches for which the target did not answer.
+        self.retried = 0
+        self.failed_batches = 0
+        #: When the target last confirmed a message, wall clock, s; 0: never.
+        self.confirmed_at_s = 0.0
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Relay"]:
@@ -134,6 +142,12 @@ class Relay:
         """Return when target and database have answered for the first time."""
         await self._is_open.wait()
 
+    def why_not(self) -> str:
+        """Why nothing is published at the moment; empty: target and database answer."""
+        if not self._is_open.is_set():
+            return self._notices.why or "it begins"
+        return self._notices.why
+
     async def figures(self) -> Figures:
         """The state of the outbox, while the relay works.
 
@@ -193,6 +207,12 @@ class Relay:
             following = await self._rows.finish(work, published, goes_on=goes_on)
             self.confirmed += len(published.confirmed)
             self.refused += len(published.refused)
+            if published.confirmed:
+                self.confirmed_at_s = time.time()
+            if work.is_unfinished:
+                self.retried += len(work.batch.messages)
+            if published.unavailable:
+                self.failed_batches += 1
             for message in work.batch.messages:
                 reason = published.refused.get(message.seq)
                 # A queue that is missing would bring as many lines as there are messages, again and again.
@@ -256,6 +276,11 @@ class _Notices:
         self._since_s = self._say_at_s = self._back_at_s = 0.0
         #: Why it is away.
         self._error: BaseException | None = None
+
+    @property
+    def why(self) -> str:
+        """Why it is away; empty: it is not."""
+        return "" if self._error is None else str(self._error) or type(self._error).__name__
 
     def away(self, error: BaseException, began_s: float) -> None:
         """``began_s``: when the attempt began that failed so."""

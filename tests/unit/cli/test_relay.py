@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,37 @@ def test_it_runs_until_it_is_told_to_stop(tmp_path: Path, monkeypatch: pytest.Mo
         assert "stopped: 1 published" in log.read_text()
         with shop.sessions() as session:
             assert shop.outbox.operations.status(session.connection()).lanes == [], "it has released its lanes"
+
+
+def test_it_serves_metrics_and_probes_on_a_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Served
+) -> None:
+    shop = shop_module(monkeypatch, tmp_path, broker.url)
+    log = tmp_path / "relay.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command("shop:app", "--http-port", "0"), stderr=output)
+    try:
+        wait_until(lambda: "begins" in log.read_text(), unless=process.poll)
+        (url,) = re.findall(r"metrics on (http://127\.0\.0\.1:\d+)/metrics", log.read_text())
+
+        def asked(path: str) -> str:
+            with urllib.request.urlopen(url + path, timeout=PATIENCE_S) as response:
+                return str(response.read().decode())
+
+        send(shop, "x", topic="metrics")
+        wait_until(
+            lambda: re.search(r"^halfmq_relay_published_messages_total\{.*\} 1\.0$", asked("/metrics"), re.MULTILINE),
+            "it is published and counted",
+            unless=process.poll,
+        )
+        assert re.search(r'^halfmq_outbox_shown\{outbox="mq_outbox in .*"\} 1\.0$', asked("/metrics"), re.MULTILINE)
+        assert asked("/healthz") == asked("/readyz") == "ok\n"
+        taken = run("shop:app", "--http-port", url.rpartition(":")[2])
+        assert (taken.returncode, "Traceback" in taken.stderr) == (ExitStatus.FAILED, False), taken.stderr
+        assert "the relay cannot listen on 127.0.0.1:" in taken.stderr
+    finally:
+        process.terminate()
+        assert process.wait(PATIENCE_S) == ExitStatus.SUCCESS
 
 
 def test_it_waits_for_a_target_that_is_away_and_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import MetaData, create_engine
+from tests.support.recorded_telemetry import Recorded
 from tests.support.scripted_broker import URL, Peer, ScriptedBroker, client_of
 from tests.support.virtual_time import in_virtual_time
 from tests.unit.relay.targets import batch, row
 
+from halfmq.client.async_client import AsyncClient
 from halfmq.errors import ConnectError
 from halfmq.model import properties
 from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.publisher import Published
+from halfmq.sql import Outbox
 from halfmq.wire.remoting.codes import HMQ_STORY, RequestCode
 from halfmq.wire.remoting.header import Request, encode_response
 
@@ -115,3 +119,20 @@ async def test_a_message_has_the_id_of_its_row_at_every_attempt(
     await publisher.close()
     ids = [properties.to_dict(request.ext.properties)["UNIQ_KEY"] for request in broker.requests(SEND)]
     assert ids == [one.message_id] * 2
+
+
+@in_virtual_time
+async def test_with_telemetry_a_batch_is_a_span_and_its_messages_are_counted(
+    broker: ScriptedBroker, publisher: HalfmqPublisher
+) -> None:
+    recorded = Recorded()
+    outbox, client = Outbox(MetaData()), AsyncClient(URL, group="shop", telemetry=recorded.telemetry)
+    of_client = outbox.bind_relay(client, create_engine("sqlite://"))._publisher
+    assert isinstance(of_client, HalfmqPublisher)
+    assert (await of_client.publish(batch([row("t", b"1"), row("t", b"2")]))).confirmed
+    await of_client.close()
+    assert (await publisher.publish(batch([row("t", b"3")]))).confirmed, "without"
+    await publisher.close()
+    assert [span.name for span in recorded.spans] == ["send t", "commit t"]
+    (sent,) = recorded.points("messaging.client.sent.messages")
+    assert sent.value == 2

@@ -42,6 +42,7 @@ _TABLE: Final = (
     Family("halfmq_checks_undelivered_total", COUNTER, "checks", (), "Checks that reached no producer, because it was gone or did not read. Another one gets them."),
     Family("halfmq_check_answers_total", COUNTER, "answers", ("outcome",), "Answers to checks: commit, rollback or unknown."),
     Family("halfmq_verdicts_total", COUNTER, "transactions", ("decided_by", "outcome"), "Transactions that were settled: by whom, and commit or rollback."),
+    Family("halfmq_undecided_seconds", HISTOGRAM, "seconds", ("decided_by", "outcome"), "From a transaction's first half to its verdict, by who gave it, since the start of the broker."),
     Family("halfmq_damaged_transactions", GAUGE, "transactions", (), "Verdicts that contradict what the application's database did (halfmq tx damaged)."),
     Family("halfmq_comparisons", GAUGE, "transactions", (), "Verdicts of operators, policies and coordinators that are remembered to be compared with a marker, and findings."),
     Family("rocketmq_half_messages", GAUGE, "messages", ("topic",), "Half messages, and half batches, of undecided transactions."),
@@ -61,6 +62,7 @@ _TABLE: Final = (
     # --- queries
     Family("halfmq_query_last_batch", GAUGE, "batch number", ("query", "topic"), "The last batch that a query, such as a Spark stream, has decided; -1: none."),
     Family("halfmq_query_position_bytes", GAUGE, "bytes", ("query", "topic"), "Log position of that decision; -1: none."),
+    Family("halfmq_query_behind_bytes", GAUGE, "bytes", ("query", "topic"), "From that position to the end of the log: what was written since its last decision, by anybody. Missing before the first one."),
     Family("halfmq_query_undecided_batches", GAUGE, "batches", ("query", "topic"), "Undecided batches of the query."),
     # --- the log
     Family("halfmq_log_bytes", GAUGE, "bytes", (), "Size of the log."),
@@ -73,7 +75,7 @@ _TABLE: Final = (
     Family("halfmq_sync_seconds", HISTOGRAM, "seconds", (), "Syncs of the log, for which replies wait.", False),
     # --- requests, and the broker
     Family("halfmq_requests_total", COUNTER, "requests", ("request", "outcome"), "Requests that got a response, by the names of both codes. One-way requests get none; what they decide is in halfmq_verdicts_total. UNKNOWN: requests that this broker does not have.", False),
-    Family("halfmq_request_seconds", HISTOGRAM, "seconds", ("request",), "From when the broker begins with a request until its response is on its way, the sync included. Pulls that wait for messages count with that time. Of sends and verdicts with responses one in 16 is timed.", False),
+    Family("halfmq_request_seconds", HISTOGRAM, "seconds", ("request",), "From when the broker begins with a request until its response is on its way, the sync included. Pulls that wait for messages count with that time. Of sends and verdicts with responses one in 16 is timed at most.", False),
     Family("halfmq_connections", GAUGE, "connections", (), "Open connections of clients.", False),
     Family("halfmq_replies_waiting", GAUGE, "replies", (), "Replies that wait for the disk.", False),
     Family("halfmq_ready", GAUGE, "", (), "1: the broker serves, as /readyz says; 0: it does not.", False),

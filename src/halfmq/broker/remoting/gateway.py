@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from halfmq.broker.metrics.counts import TIMED_ONE_IN, RequestCounts
+from halfmq.broker.metrics.counts import RequestCounts
 from halfmq.broker.peers.peer import Peer
 from halfmq.broker.peers.peers import Peers, Rejected
 from halfmq.broker.peers.principal import Principal
@@ -113,19 +113,17 @@ class Connection(Peer):
         super().reject()
 
 
-_TIMED_MASK: Final = TIMED_ONE_IN - 1
-
-
 class CountedConnection(Connection):
     """One whose responses are counted. Another class, so that a broker without an HTTP port pays nothing for it."""
 
-    __slots__ = ("_counts", "_kinds", "began")
+    __slots__ = ("_answered", "_counts", "began")
 
     def __init__(self, gateway: "Gateway", number: int) -> None:
         super().__init__(gateway, number)
         assert gateway.counts is not None
         self._counts = gateway.counts
-        self._kinds = gateway.counts.kinds
+        #: Codes of requests whose responses, each a success, are in ``_out``: they are counted together.
+        self._answered: list[int] = []
         #: By opaque: when a handler began with a request that wants a response, s; of ``counts.BEGAN_MAX`` requests at most. Not a field
         #: of the request, which would cost every broker.
         self.began: dict[int, float] = {}
@@ -141,14 +139,18 @@ class CountedConnection(Connection):
         if code:
             self._counts.failed(request.code, code)
         else:
-            kind = self._kinds[request.code]  # what has no handler does not succeed
-            count = kind.succeeded = kind.succeeded + 1
-            if not count & _TIMED_MASK:
-                kind.time_next()
+            self._answered.append(request.code)
         if self.began:
             began_s = self.began.pop(request.opaque, 0.0)
             if began_s:
                 self._counts.timed(request.code, began_s)
+
+    def flush(self) -> None:
+        """As that of any peer. Also called after its end if it had responses left."""
+        if self._answered:
+            self._counts.succeeded(self._answered)
+            self._answered.clear()
+        super().flush()
 
 
 Handler = Callable[[Connection, Request[Any]], None]

@@ -282,7 +282,9 @@ class Outbox(Declared):
         if to is None:
             if not client.group:
                 raise UsageError("the relay needs a group", hint='AsyncClient(url, group="orders"), or to=')
-            to = HalfmqPublisher(client.url, group=f"{client.group}-relay", broker=broker)
+            to = HalfmqPublisher(
+                client.url, group=f"{client.group}-relay", broker=broker, telemetry=client.telemetry or False
+            )
         elif broker:
             raise UsageError("broker= is for the client's own broker", hint="leave it out with to=")
         return self.relay(sessions, to, **options)
