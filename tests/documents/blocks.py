@@ -108,6 +108,7 @@ BLOCKS: Final[dict[str, Rows]] = {
     "docs/metrics.md": (
         ("halfmq serve", Not("runs until it is stopped; tests/scenarios/test_prometheus.py starts it, on free ports")),
         ("halfmq relay shop:app --http-port", Not("runs until it is stopped; tests/unit/cli/test_relay.py starts it, on a free port")),
+        ("halfmq_relay_published_messages_total{", Not("series as a relay gave them, with other names; tests/unit/relay/test_metrics.py reads them")),
         ('{"time":', Not("a line as it was written; tests/unit/broker/test_log_output.py reads such lines")),
     ),
     "docs/deployment.md": (

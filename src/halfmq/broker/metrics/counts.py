@@ -86,7 +86,7 @@ _PRODUCER: Final = int(DecidedBy.PRODUCER)
 def _numbers(values: list[int]) -> Iterable[tuple[int, int]]:
     """Each of ``values``, and how often it is there."""
     first = values[0]
-    if values.count(first) == len(values):  # a quarter of what follows
+    if values.count(first) == len(values):  # what follows takes many times as long
         return ((first, len(values)),)
     numbers: dict[int, int] = {}
     _count_in(numbers, values)
