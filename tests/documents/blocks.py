@@ -79,7 +79,7 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("*/5 * * * * halfmq", _TIMER),
         ("mkdir -p elsewhere", _BACKUP_COPIED),
         ("halfmq restore backup drill", _BACKUP_COPIED),
-        ("store: format", _BACKUP_COPIED),
+        ("log 0 to 292696", _BACKUP_COPIED),
         ("halfmq restore backup restored", _BACKUP),
         ("restored is store", _BACKUP),
         ("halfmq restore backup earlier", _BACKUP),
