@@ -31,9 +31,9 @@ from halfmq.store.verify import verify_store
 DISK: Final = RealDisk()
 SEGMENT = 1 << 18
 #: So many kills of the broker in one run that met a backup: its command was running, and had begun.
-KILLS = amount(gate=4, everything=20, variable="HALFMQ_BACKUP_KILLS")
+KILLS = amount(gate=4, everything=20, variable="HALFMQ_TEST_BACKUP_KILLS")
 #: So many kills of the command itself.
-COMMAND_KILLS = amount(gate=2, everything=12, variable="HALFMQ_BACKUP_COMMAND_KILLS")
+COMMAND_KILLS = amount(gate=2, everything=12, variable="HALFMQ_TEST_BACKUP_COMMAND_KILLS")
 WORKERS: Final = 4
 MARKED_WORKERS: Final = 2
 #: For the start of a broker, which is one of many here, on a machine that has more to do.
