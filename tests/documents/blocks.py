@@ -39,6 +39,8 @@ _CONFIGURATION: Final = "tests/documents/test_configuration_page.py"
 _TLS: Final = "tests/documents/test_tls_page.py"
 _OPERATIONS: Final = By("tests/documents/test_operations_page.py::test_the_commands_print_what_the_page_shows")
 _BACKUP: Final = By("tests/documents/test_backup_page.py::test_the_commands_say_what_the_page_says")
+_BACKUP_COPIED: Final = By("tests/documents/test_backup_page.py::test_a_copy_and_a_drill")
+_TIMER: Final = By("tests/documents/test_deployment.py::test_the_timer_and_the_line_of_cron_run_a_backup")
 _USERS: Final = By("tests/documents/test_users_page.py::test_the_commands_run_one_after_the_other")
 _SPARK: Final = By("tests/spark/test_documents.py::test_the_programs_run")
 _JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_run")
@@ -73,6 +75,11 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("backup of store a82", _BACKUP),
         ("halfmq store verify backup", _BACKUP),
         ("backup of store a82", _BACKUP),
+        ("install -m 644 deploy/halfmq-backup", _TIMER),
+        ("*/5 * * * * halfmq", _TIMER),
+        ("mkdir -p elsewhere", _BACKUP_COPIED),
+        ("halfmq restore backup drill", _BACKUP_COPIED),
+        ("log 0 to 292696", _BACKUP_COPIED),
         ("halfmq restore backup restored", _BACKUP),
         ("restored is store", _BACKUP),
         ("halfmq restore backup earlier", _BACKUP),

@@ -1,6 +1,10 @@
 """docs/backup.md: its commands, one after the other, and what they print."""
 
 import re
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +15,7 @@ from tests.documents.blocks import blocks_of
 from tests.documents.pages import commands
 from tests.documents.shell import shell
 from tests.support.served import Served
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 _HERE: Final = "tests/documents/test_backup_page.py"
 
@@ -80,3 +84,41 @@ def test_the_commands_say_what_the_page_says(tmp_path: Path) -> None:
             assert same(listed.text, listing), listing
     finally:
         served.stop()
+
+
+@pytest.mark.slow
+def test_a_copy_and_a_drill(tmp_path: Path) -> None:
+    copy, drill, verified = blocks_of(f"{_HERE}::test_a_copy_and_a_drill")
+    if shutil.which("rsync") is None:
+        pytest.skip("no rsync here: apt-get install rsync")
+    served = Served(tmp_path / "data", tmp_path / "log", "--segment-bytes", str(1 << 16), "--durability", "memory")
+    served.start()
+    environment = {"HALFMQ_URL": served.url}
+    *steps, verify = commands(copy)
+    is_manifest = [step.endswith("backup/backup.json elsewhere/") for step in steps]
+    assert is_manifest == [False, False, True, False], "segments first, the manifest after them, removed ones last"
+    try:
+        for number in range(3):
+            prepare(served, f"order-{number}")
+            with Client(served.url, group="fill") as client:
+                for _ in range(3):  # so that each copy has a new segment
+                    client.send("fill", bytes(30_000))
+            shell("halfmq backup backup", tmp_path, environment=environment)
+            for step in steps:
+                if (tmp_path / "elsewhere" / "backup.json").exists():  # a copy that ends before this step is whole
+                    shell(verify, tmp_path)
+                shell(step, tmp_path)
+            assert shell(verify, tmp_path).stdout.endswith("\nwhole\n")
+    finally:
+        served.stop()
+    restore, serve, verify = commands(drill)
+    shell(restore.replace("restore backup", "restore elsewhere"), tmp_path)
+    with (tmp_path / "log-of-drill").open("w") as log:
+        process = subprocess.Popen([sys.executable, "-m", *serve.split()], cwd=tmp_path, stderr=log)
+    try:
+        wait_until((tmp_path / "drill.json").exists, "the restored broker serves", unless=process.poll)
+        said = shell(verify, tmp_path).stdout
+        assert same(verified.text, said), said
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0

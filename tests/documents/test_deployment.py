@@ -18,6 +18,7 @@ import pytest
 
 from halfmq import limits
 from halfmq.broker import descriptors
+from tests.documents.blocks import blocks_of
 from tests.documents.pages import ROOT
 from tests.documents.shell import shell
 from tests.documents.test_commands import unknown_in
@@ -26,41 +27,54 @@ from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
 
+_HERE: Final = "tests/documents/test_deployment.py"
+
 _DEPLOY: Final = ROOT / "deploy"
+_PROGRAM: Final = "/opt/halfmq/bin/halfmq"
 #: Steps that make an account of the image; they need root.
 _AS_ROOT: Final = ("useradd",)
 
 
-def unit() -> configparser.RawConfigParser:
+def unit(name: str = "halfmq.service") -> configparser.RawConfigParser:
     parser = configparser.RawConfigParser(strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read(_DEPLOY / "halfmq.service")
+    parser.read(_DEPLOY / name)
     return parser
 
 
-def test_systemd_accepts_every_line_of_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("halfmq.service", "ProtectSystem=strict"),
+        ("halfmq-backup.service", "ProtectSystem=strict"),
+        ("halfmq-backup.timer", "OnCalendar=*:0/5"),
+    ],
+)
+def test_systemd_accepts_every_line_of_the_units(tmp_path: Path, name: str, line: str) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze here: apt-get install systemd")
-    text = (_DEPLOY / "halfmq.service").read_text()
-    installed = tmp_path / "halfmq.service"
+    text = (_DEPLOY / name).read_text()
+    installed = tmp_path / name
+    for other in _DEPLOY.glob("*.service"):  # a timer names its service
+        (tmp_path / other.name).write_text(other.read_text().replace(_PROGRAM, shutil.which("true") or ""))
 
     def verified(written: str) -> "subprocess.CompletedProcess[str]":
         # The command is not installed here, and systemd looks whether it is.
-        installed.write_text(written.replace("/opt/halfmq/bin/halfmq", shutil.which("true") or ""))
+        installed.write_text(written.replace(_PROGRAM, shutil.which("true") or ""))
         return subprocess.run(
             ["systemd-analyze", "verify", installed], capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
 
     done = verified(text)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-    wrong = verified(text.replace("ProtectSystem=strict", "ProtectSystme=strict"))
-    assert "ProtectSystme" in wrong.stdout + wrong.stderr, "it would not notice a wrong line"
+    wrong = verified(text.replace(line, f"Wrong{line}"))
+    assert f"Wrong{line.partition('=')[0]}" in wrong.stdout + wrong.stderr, "it would not notice a wrong line"
 
 
 def test_unit_starts_a_broker_whose_settings_are_possible(tmp_path: Path) -> None:
     service = unit()["Service"]
     command, *words = shlex.split(service["ExecStart"])
-    assert command == "/opt/halfmq/bin/halfmq"
+    assert command == _PROGRAM
     assert unknown_in(list(words)) == ""
     assert words == ["serve", "--config", "/etc/halfmq/halfmq.toml"]
     shown = json.loads(shell(f"halfmq config show --json --config {_DEPLOY / 'halfmq.toml'}", tmp_path).stdout)
@@ -72,6 +86,24 @@ def test_unit_starts_a_broker_whose_settings_are_possible(tmp_path: Path) -> Non
     )
     assert service["KillSignal"] == "SIGTERM"
     assert service["RestartPreventExitStatus"] == "2"
+
+
+def test_the_timer_and_the_line_of_cron_run_a_backup() -> None:
+    install, cron = blocks_of(f"{_HERE}::test_the_timer_and_the_line_of_cron_run_a_backup")
+    assert {one.name for one in _DEPLOY.glob("halfmq-backup.*")} <= set(re.split(r"[\s/]", install.text))
+    service, timer = unit("halfmq-backup.service")["Service"], unit("halfmq-backup.timer")["Timer"]
+    minute, hour, day, month, weekday, account, *line = cron.text.split()
+    assert [hour, day, month, weekday, account] == [*"****", "halfmq"]
+    assert (minute, timer["OnCalendar"]) == ("*/5", "*:0/5")
+    assert line.pop() == ">/dev/null"
+    for command, *words in (shlex.split(service["ExecStart"]), line):
+        assert command == _PROGRAM
+        assert words[0] == "backup"
+        assert len(words) == 2
+        assert unknown_in(list(words)) == ""
+    directory = Path(shlex.split(service["ExecStart"])[-1])
+    assert directory.parent == Path("/var/lib") / service["StateDirectory"]
+    assert service["Type"] == "oneshot", "systemd starts no second one while it runs"
 
 
 def steps() -> list[tuple[str, str]]:

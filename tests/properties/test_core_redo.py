@@ -8,6 +8,7 @@ Meanwhile a plain oracle watches the records: one verdict each, nothing shown tw
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -110,9 +111,13 @@ from halfmq.model.records import (
     DelayedRecord,
     Half,
     HalfBatch,
+    HalfRecord,
     MessageRecord,
     OperatorAction,
+    Parked,
+    ParkedBecause,
     Released,
+    Restored,
     RolledBack,
 )
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
@@ -189,6 +194,8 @@ class Life:
         self.coordinated: dict[str, tuple[str, str]] = {}
         #: Who sends, and settles, from now on; "" until there are users.
         self.user = ""
+        #: Transactions that were undecided when the log became a restored store.
+        self.restored: set[tuple[str, str]] = set()
         self.seen: Counter[str] = Counter()
 
     def one_of(self, items: Any) -> Any:
@@ -313,9 +320,14 @@ class Life:
             self.verdicts[group, tx_id] = (reply.committed, reply.position)
             self.seen["settled"] += 1
         elif known is None and isinstance(reply, Refused):
-            assert reply.why is Why.INCOMPLETE
-            assert len(answers) < parts
-            self.seen["incomplete"] += 1
+            if reply.why is Why.AFTER_RESTORE:
+                assert (group, tx_id) in self.restored
+                assert (wanted, by_operator) == (RequestedVerdict.ROLLBACK, False)
+                self.seen["rollback after a restore"] += 1
+            else:
+                assert reply.why is Why.INCOMPLETE
+                assert len(answers) < parts
+                self.seen["incomplete"] += 1
         elif known is not None and wanted != RequestedVerdict.UNKNOWN:
             committed, position = known
             if isinstance(reply, Settled):
@@ -411,13 +423,19 @@ class Life:
             if epoch != self.epochs[of]:
                 assert isinstance(reply, Refused)
                 assert reply.why is Why.SUPERSEDED
-        del self.coordinated[tx_id]
+        if not (isinstance(reply, Refused) and reply.why is Why.AFTER_RESTORE):
+            del self.coordinated[tx_id]
         if isinstance(reply, Settled):
             assert (reply.committed, reply.repeated) == (wanted == RequestedVerdict.COMMIT, reply.repeated)
             self.seen["settled by its coordinator"] += 1
-        else:  # a policy rolled it back
+        else:  # a policy rolled it back, or it is from before a restore
             assert isinstance(reply, Refused)
-            assert reply.why in (Why.VERDICT_CONFLICT, Why.NOT_FOUND)
+            if reply.why is Why.AFTER_RESTORE:
+                assert (group, tx_id) in self.restored
+                assert wanted == RequestedVerdict.ROLLBACK
+                self.seen["rollback by a coordinator after a restore"] += 1
+            else:
+                assert reply.why in (Why.VERDICT_CONFLICT, Why.NOT_FOUND)
 
     def prepare_batch(self) -> None:
         """Tasks of a query prepare its next batch; now and then the query is started again, or a batch is larger than half a segment."""
@@ -706,7 +724,7 @@ class Life:
         self.seen["restart with another immunity"] += 1
         self.compare()
 
-    STEPS = (
+    STEPS: tuple[tuple[Callable[["Life"], None], int], ...] = (
         (prepare, 30), (settle, 30), (send, 15), (send_batch, 3), (send_back, 3), (wait, 10), (tick, 12), (connect, 5),
         (offsets, 5), (topics, 2), (disk, 2), (publish, 5), (trim, 2), (compare, 2), (restart, 1),
         (poll, 5), (policy, 1), (ask, 4), (restart_otherwise, 1), (locks, 3),
@@ -745,6 +763,7 @@ class Life:
         #: Half index -> its delayed entries; first offset of a delayed message of a decided half batch -> (query, when it is due).
         delayed_of: dict[int, bytes] = {}
         waiting: dict[int, tuple[tuple[str, str], int]] = {}
+        next_half = restored_half = 0
         self.log.close()
         for time_ms, record in [
             (batch.broker_time_ms, record) for batch in self.log.batches for record in batch.records
@@ -784,7 +803,18 @@ class Life:
                     shown_bodies[batch_ref.first_offset] += 1
                     shown_of[name] += batch_ref.messages
                 self.seen["half batch with delays lost"] += sum(index in delayed_of for index in record.lost)
+            if isinstance(record, HalfRecord | HalfBatch):
+                next_half = record.half_index + 1
+            if isinstance(record, Restored):
+                restored_half = next_half
+            if isinstance(record, Parked) and record.because is ParkedBecause.RESTORED:
+                assert record.half_index < restored_half
+                self.seen["parked after a restore"] += 1
             if isinstance(record, RolledBack):
+                # Batches that a later run supersedes are rolled back as ever.
+                if min(record.half_indexes, default=restored_half) < restored_half and not record.tx_id.startswith("q"):
+                    assert record.decided_by is DecidedBy.OPERATOR, record
+                    self.seen["rolled back by an operator after a restore"] += 1
                 gone.update(record.half_indexes)
                 self.seen["half batch with delays rolled back"] += sum(i in delayed_of for i in record.half_indexes)
             if isinstance(record, Committed | Released):
@@ -824,6 +854,20 @@ class Life:
         self.seen["delayed"] += sum(isinstance(record, DelayedRecord) for record in self.log.records)
 
 
+class RestoredLife(Life):
+    """Now and then the whole log is restored from a backup."""
+
+    def restore(self) -> None:
+        self.compare()
+        self.log.restore()
+        self.compare()
+        groups = self.log.state.producer_groups.items()
+        self.restored = {(name, tx_id) for name, group in groups for tx_id in group.undecided}
+        self.seen["restored"] += 1
+
+    STEPS = (*Life.STEPS, (restore, 2))  # type: ignore[assignment]  # its own method
+
+
 def _snapshot_end(settings: BrokerSettings, chunks: list[bytes]) -> int:
     from halfmq.core.snapshot import load_rows
 
@@ -843,6 +887,31 @@ def test_redo_of_what_the_log_has_gives_the_live_state(seed: int) -> None:
     life.look_at_records()
     assert life.seen["compared"]
     assert life.seen["settled"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_redo_gives_the_live_state_of_restored_stores_in_which_only_operators_roll_back_what_was_undecided(
+    seed: int,
+) -> None:
+    life = RestoredLife(seed)
+    life.live()
+    life.look_at_records()
+    assert life.seen["restored"]
+    assert life.seen["compared"]
+
+
+def test_the_restored_lives_meet_what_they_are_for() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(200, 206):
+        life = RestoredLife(seed)
+        life.live()
+        life.look_at_records()
+        seen.update(life.seen)
+    for what in (
+        "rollback after a restore", "rollback by a coordinator after a restore", "rolled back by an operator after a restore",
+        "parked after a restore", "trim", "settled", "decided", "epoch taken",
+    ):  # fmt: skip
+        assert seen[what], (what, seen)
 
 
 def test_the_random_lives_meet_what_they_are_for() -> None:

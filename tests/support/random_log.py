@@ -50,6 +50,7 @@ from halfmq.model.records import (
     Record,
     Ref,
     Released,
+    Restored,
     RolledBack,
     TopicDeleted,
     TopicSet,
@@ -190,6 +191,8 @@ class RandomLog:
                 [self.plain, self.plain, self.prepare, self.prepare, self.settle, self.settle, self.check, self.park,
                  self.delay, self.release, self.topic, self.delete, self.prepare_batch, self.decide, self.release_of_batches]
             )()  # fmt: skip
+        if len(self.batches) % 37 == 36:  # no die is thrown for it: logs of earlier seeds stay as they were
+            self.restore()
         if roll and start >= 2 * SEGMENT and self.rng.random() < 0.9:
             self.trim(start - SEGMENT)
         self.end = aligned(self._at)
@@ -355,6 +358,11 @@ class RandomLog:
             first = one.halves[0].half_index
             size = parked_size(GROUP, one.tx_id)
             self._add(Parked(self._at, size, GROUP, one.tx_id, first, one.checks, DecidedBy.POLICY, because))
+
+    def restore(self) -> None:
+        """The log before this is that of another store, restored from a backup: its indexes do not change."""
+        payload = msgspec.msgpack.encode(["0" * 32, self._at])
+        self._add(Restored(self._at, payload_record_size(payload), "0" * 32, self._at, payload))
 
     def delay(self) -> None:
         topic_id, queue_id = self._queue()

@@ -28,6 +28,7 @@ from halfmq.store.identity import Identity, write_identity
 from halfmq.store.record_codec import Pieces
 from halfmq.store.segment import segment_name
 from halfmq.store.store import SHARD
+from halfmq.store.whole_file import make_durable
 
 _CHUNK: Final = 1 << 20
 
@@ -110,7 +111,6 @@ def restore(
     log_start = state.log_start
     _write(disk, backup, directory, manifest, log_start, replayed, batch)
     write_identity(disk, directory, Identity(new_id, manifest.segment_bytes))
-    disk.sync_directory(directory.parent)
     return RestoredStore(new_id.hex(), old_id, replayed.position, batch.broker_time_ms, log_start, undecided)
 
 
@@ -174,10 +174,16 @@ def _undecided(state: State) -> tuple[UndecidedInBackup, ...]:
 def _write(
     disk: Disk, backup: Path, directory: Path, manifest: Manifest, log_start: int, replayed: _Replayed, batch: Batch
 ) -> None:
-    """The segments from ``log_start`` to the replayed position, then ``batch``. Durable on return, but not the directory's name."""
+    """The segments from ``log_start`` to the replayed position, then ``batch``. Durable on return."""
     log = directory / SHARD / "log"
+    make_durable(disk, directory)
     disk.make_directories(log)
     segment_bytes = manifest.segment_bytes
+    # The first name of a segment is durable before any of its bytes: a start refuses a log without a store.json, and after a power loss
+    # it must not find neither, and make an empty store where most of the log had been written.
+    disk.open(log / segment_name(log_start), create=True).close()
+    for made in (log, directory / SHARD, directory):
+        disk.sync_directory(made)
     for start in range(log_start, replayed.position, segment_bytes):
         length = min(segment_bytes, replayed.position - start)
         with (

@@ -39,6 +39,7 @@ from halfmq.store.backup import (
     write_manifest,
 )
 from halfmq.store.layout import BATCH_HEADER, STORE_FORMATS_READ
+from halfmq.store.whole_file import make_durable
 from halfmq.wire.remoting.backup import BackupBeginFields, BackupBegun, BackupReadFields
 from halfmq.wire.remoting.codes import HMQ_BACKUP_BEGIN, HMQ_BACKUP_END, HMQ_BACKUP_READ, ResponseCode, code_name
 
@@ -110,8 +111,9 @@ def backup(
 
 
 def _backup(disk: Disk, directory: Path, url: str, timeout_s: float, *, keep: bool) -> Made:
-    _read_manifest(disk, directory)  # before anything is created in a directory that is something else
-    disk.make_directories(directory)
+    # Before anything is created in a directory that is something else.
+    if _read_manifest(disk, directory) is None:
+        make_durable(disk, directory)  # a power loss after the first backup must not take its directory away
     with _locked(disk, directory):
         manifest = _read_manifest(disk, directory)
         disk.make_directories(directory / LOG)

@@ -1,4 +1,4 @@
-"""Files that are read and replaced as a whole: ``store.json``, ``topics.json`` and snapshots."""
+"""Files that are read and replaced as a whole: ``store.json``, ``topics.json`` and snapshots; and directories whose names are durable."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -33,3 +33,16 @@ def read_whole(disk: Disk, path: Path) -> bytes | None:
         return None
     with closing(disk.open(path, writable=False)) as file:
         return file.read(0, file.size())
+
+
+def make_durable(disk: Disk, directory: Path) -> None:
+    """Create ``directory`` and its parents, if missing. On return a crash takes away none of their names.
+
+    The name of ``directory`` itself is synced even if it was there: whoever created it may have been cut off before that.
+    """
+    made = [directory]
+    while not disk.exists(made[-1].parent):
+        made.append(made[-1].parent)
+    disk.make_directories(directory)
+    for one in reversed(made):
+        disk.sync_directory(one.parent)

@@ -16,7 +16,7 @@ from tests.support.store_writer import StoreWriter
 from tests.support.waiting import PATIENCE_S
 
 from halfmq.errors import InvariantViolated
-from halfmq.model.records import Batch, Committed, CopiedDelayed, Ref, Released
+from halfmq.model.records import Batch, Committed, CopiedDelayed, Ref, Released, Restored
 from halfmq.runtime.disk import Disk, RealDisk
 from halfmq.store import consume_queue, transaction_table
 from halfmq.store.indexes import Indexes, indexes_are_there
@@ -102,6 +102,7 @@ def test_following_a_log_gives_what_its_records_say(seed: int, tmp_path: Path) -
     undecided = {half.half_index for one in log.open for half in one.halves}
     assert indexes._not_unique_ids <= undecided, "what was settled is forgotten"
     assert log.log_start > 0
+    assert any(isinstance(record, Restored) for batch in log.batches for record in batch.records)
     names = Expected(log.batches).topics
     indexes.sync()
     assert {one.topic_id: one.name for one in read_topics(RealDisk(), tmp_path / "topics.json")[1]} == names
