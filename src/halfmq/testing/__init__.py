@@ -1,0 +1,40 @@
+"""Testing services that use halfmq: the real broker in the test's process, what was sent, and crashes between any two steps.
+
+docs/testing-your-service.md has recipes; the fixtures are in ``pytest_plugin``. ``halfmq.testing.history`` records and checks histories.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from halfmq.testing.broker import Broker as Broker
+    from halfmq.testing.broker import Undecided as Undecided
+    from halfmq.testing.crashes import CRASH_POINTS as CRASH_POINTS
+    from halfmq.testing.crashes import HANDLER_POINTS as HANDLER_POINTS
+    from halfmq.testing.crashes import TRANSACTION_POINTS as TRANSACTION_POINTS
+    from halfmq.testing.crashes import SimulatedCrash as SimulatedCrash
+    from halfmq.testing.crashes import crash as crash
+    from halfmq.testing.sent import Sent as Sent
+
+#: Where each public name is; loaded on first use, since ``history`` needs no broker.
+MODULES: Final = {
+    "CRASH_POINTS": "crashes",
+    "HANDLER_POINTS": "crashes",
+    "TRANSACTION_POINTS": "crashes",
+    "Broker": "broker",
+    "Sent": "sent",
+    "SimulatedCrash": "crashes",
+    "Undecided": "broker",
+    "crash": "crashes",
+}
+
+__all__ = sorted(MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{MODULES[name]}"), name)
+    globals()[name] = value
+    return value
