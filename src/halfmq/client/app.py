@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Unpack
 
 from halfmq import limits
 from halfmq.client.arguments import Notes, check_marker_table, check_outbox, checked_count, note_pairs
@@ -39,6 +39,9 @@ from halfmq.client.shapes import TRANSACTION, check_handler, check_shape
 from halfmq.client.tcc import AsyncTcc
 from halfmq.client.user_code import RunBlocking, Threads, call, end_tasks, is_our_cancellation, spawn
 from halfmq.errors import HalfmqError, UnsupportedCombination, UsageError
+
+if TYPE_CHECKING:
+    from halfmq.client.direct_delivery import DirectConsumer, DirectDeliveries
 
 #: Messages that one consumer handles at once.
 CONCURRENCY: Final = 16
@@ -378,6 +381,15 @@ class App:
         ]
         return list({id(one): one for one in used}.values())
 
+    # --- tests ----------------------------------------------------------------------------------------------------
+
+    @property
+    def test(self) -> "DirectDeliveries":
+        """``await app.test.deliver(topic, body)`` in a test: a consumer handles a message without a broker."""
+        from halfmq.client.direct_delivery import DirectDeliveries
+
+        return DirectDeliveries(self)
+
     # --- life -----------------------------------------------------------------------------------------------------
 
     def run(self, *, wait: bool = True, relay: bool = False) -> AbstractAsyncContextManager[AsyncClient]:
@@ -513,18 +525,21 @@ def _refuse_beside_barrier(inbox: object, on_dead: object) -> None:
 async def _work(consumer: Consumer, handlers: _Handlers) -> None:
     """One of ``concurrency`` worker tasks. Returns when the consumer is stopped."""
     async for message in consumer:
-        if message._dead_calls.made:
-            await _given_up(consumer, handlers, message)
-        elif message.sharding_key is not None or (
-            handlers.dead is not None and message.attempt > consumer.spec.retries
-        ):
-            await _handle_here(consumer, handlers, message)
-        else:
-            async with message.processing():
-                await handlers.handle(message)
+        await _work_on(consumer, handlers, message)
 
 
-async def _given_up(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
+async def _work_on(consumer: "Consumer | DirectConsumer", handlers: _Handlers, message: Message) -> None:
+    """Handle one delivery of a message, and acknowledge it or hand it back."""
+    if message._dead_calls.made:
+        await _given_up(consumer, handlers, message)
+    elif message.sharding_key is not None or (handlers.dead is not None and message.attempt > consumer.spec.retries):
+        await _handle_here(consumer, handlers, message)
+    else:
+        async with message.processing():
+            await handlers.handle(message)
+
+
+async def _given_up(consumer: "Consumer | DirectConsumer", handlers: _Handlers, message: Message) -> None:
     """What becomes of a message whose handler has failed for the last time: ``on_dead`` handles it, or it is a dead letter.
 
     ``on_dead`` is called again after a failure, as a handler is: nobody else would compensate. The worker is free while the message waits,
@@ -557,7 +572,7 @@ async def _given_up(consumer: Consumer, handlers: _Handlers, message: Message) -
     consumer.handled(message)
 
 
-async def _handle_here(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
+async def _handle_here(consumer: "Consumer | DirectConsumer", handlers: _Handlers, message: Message) -> None:
     """Handle a message that the broker would not deliver again, or one with a sharding key. That is retried in this process: a
     redelivery by the broker would come after later messages of the key. The worker is free while the message waits."""
     try:

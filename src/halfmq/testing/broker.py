@@ -64,8 +64,8 @@ class Undecided(NamedTuple):
 class Broker:
     """A broker for tests: ``with Broker() as broker: Client(broker.url)``.
 
-    It starts when the block is entered, or by ``start``. ``stop`` and ``kill`` end it, and ``start`` goes on with the same store at the same
-    address. Errors of its thread are raised by the next call, and at the end of the block.
+    It starts when the block is entered, or by ``start``. ``stop`` and ``kill`` end it, and ``start`` goes on with the same store at the
+    same address. Errors of its thread are raised by the next call, and at the end of the block.
     """
 
     def __init__(self, data: str | Path | None = None, **settings: Any) -> None:

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import wait_until
 
 from halfmq import Client, ConnectError, Outcome, UsageError
 from halfmq.testing import Broker
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
