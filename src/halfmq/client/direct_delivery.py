@@ -164,7 +164,7 @@ class DirectDeliveries:
         return await self._handle(_stored(message, text, self._app.client().clock.wall_ms(), attempt), group)
 
     async def redeliver(self, delivered: Delivered, *, group: str = "") -> Delivered:
-        """Let it handle the message of an earlier call again, as the next attempt. Its id is the same: the inbox knows it if it was handled.
+        """Let it handle the message of an earlier call again, as the next attempt. An inbox knows its id if it was handled.
 
         Raises:
             UsageError: as ``deliver``.

@@ -86,6 +86,8 @@ class Broker:
         #: Set on the loop to end it; its result says whether to drain before.
         self._stopping: asyncio.Future[bool] | None = None
         self._problems: list[BaseException] = []
+        #: Whether the last ``settle`` was called on an event loop, which it holds up.
+        self._is_on_a_loop = False
 
     def _config(self, data: Path) -> BrokerConfig:
         of_decisions = {name: value for name, value in self._settings.items() if name in _SETTINGS}
@@ -274,6 +276,8 @@ class Broker:
         """Let that much time pass for the brokers of this process, at once: what becomes due by it is done when this returns. Delayed and
         repeated messages are visible, and checks are sent and, if a client is connected that answers them within 5 s, answered.
 
+        It waits for the answers. If they come from a client on the caller's own event loop: ``await asyncio.to_thread(broker.advance, 60)``.
+
         Raises:
             UsageError: the time is negative, or the broker is not running.
         """
@@ -290,6 +294,11 @@ class Broker:
         Raises:
             AssertionError: transactions are still undecided; it names them.
         """
+        try:
+            asyncio.get_running_loop()
+            self._is_on_a_loop = True
+        except RuntimeError:
+            self._is_on_a_loop = False
         self._call(self._settle(timeout), timeout + _CALL_S)
 
     def undecided(self) -> list[Undecided]:
@@ -310,7 +319,8 @@ class Broker:
         """Until nothing is due, and nobody is waited for."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + _ANSWER_S
-        while not self._is_quiet() and loop.time() < until_s:
+        # The broker has no event for it, which production would pay for.
+        while not self._is_quiet() and loop.time() < until_s:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
 
     def _is_quiet(self) -> bool:
@@ -351,6 +361,10 @@ class Broker:
                 else "; no client of the group is connected, so that nobody answers"
             )
             lines.append(f"  {one.tx_id} of group {one.group}: {one.checks} checks{reached}")
+        if self._is_on_a_loop:
+            lines.append(
+                "a client on the event loop of this call cannot answer: await asyncio.to_thread(broker.settle)"
+            )
         return "\n".join([f"{len(left)} transactions are undecided:", *lines])
 
     # --- what was sent ----------------------------------------------------------------------------------------------

@@ -288,8 +288,8 @@ _opening: Final = threading.Lock()
 class crash(_Steps):  # noqa: N801 - used as a function
     """``with crash(point):`` or ``async with crash(point):`` the first time that ``point`` is reached in the block, the process dies there.
 
-    ``async with`` is for an ``AsyncClient``, and for an ``App``, which is run inside of the block, which ends when a worker dies. One block at
-    a time. ``times``: die when the point is reached for this time.
+    ``async with`` is for an ``AsyncClient``, and for an ``App``, which is run in the block, which ends when a worker dies. One block at a
+    time. ``times``: die when the point is reached for this time.
 
     The client that died is opened again at the end of the block, unless ``restart=False``, or it is an ``App``'s whose block ended with the
     crash.
