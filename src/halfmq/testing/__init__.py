@@ -6,6 +6,8 @@ docs/testing-your-service.md has recipes; the fixtures are in ``pytest_plugin``.
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from halfmq.client.direct_delivery import Delivered as Delivered
+    from halfmq.client.direct_delivery import Handling as Handling
     from halfmq.testing.broker import Broker as Broker
     from halfmq.testing.broker import Undecided as Undecided
     from halfmq.testing.crashes import CRASH_POINTS as CRASH_POINTS
@@ -17,14 +19,16 @@ if TYPE_CHECKING:
 
 #: Where each public name is; loaded on first use, since ``history`` needs no broker.
 MODULES: Final = {
-    "CRASH_POINTS": "crashes",
-    "HANDLER_POINTS": "crashes",
-    "TRANSACTION_POINTS": "crashes",
-    "Broker": "broker",
-    "Sent": "sent",
-    "SimulatedCrash": "crashes",
-    "Undecided": "broker",
-    "crash": "crashes",
+    "CRASH_POINTS": "testing.crashes",
+    "HANDLER_POINTS": "testing.crashes",
+    "TRANSACTION_POINTS": "testing.crashes",
+    "Broker": "testing.broker",
+    "Delivered": "client.direct_delivery",
+    "Handling": "client.direct_delivery",
+    "Sent": "testing.sent",
+    "SimulatedCrash": "testing.crashes",
+    "Undecided": "testing.broker",
+    "crash": "testing.crashes",
 }
 
 __all__ = sorted(MODULES)
@@ -35,6 +39,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"{__name__}.{MODULES[name]}"), name)
+    value = getattr(import_module(f"halfmq.{MODULES[name]}"), name)
     globals()[name] = value
     return value

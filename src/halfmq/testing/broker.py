@@ -276,7 +276,7 @@ class Broker:
         """Let that much time pass for the brokers of this process, at once: what becomes due by it is done when this returns. Delayed and
         repeated messages are visible, and checks are sent and, if a client is connected that answers them within 5 s, answered.
 
-        It waits for the answers. If they come from a client on the caller's own event loop: ``await asyncio.to_thread(broker.advance, 60)``.
+        It waits for the answers. If a client on the caller's own event loop gives them: ``await asyncio.to_thread(broker.advance, 60)``.
 
         Raises:
             UsageError: the time is negative, or the broker is not running.
