@@ -28,7 +28,7 @@ def project(directory: Path) -> None:
 
 def test_the_recipes_pass_where_the_wheel_is_installed(tmp_path: Path) -> None:
     python = environment(tmp_path / "venv")
-    install(python, f"{built(ROOT, tmp_path / 'wheel')}[sql]", "pytest", "pytest-xdist")
+    install(python, f"{built(ROOT, tmp_path / 'wheel')}[server,sql]", "pytest", "pytest-xdist")
     (tmp_path / "project").mkdir()
     project(tmp_path / "project")
     for options in ((), ("-n", "2")):

@@ -39,6 +39,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"halfmq.{MODULES[name]}"), name)
+    try:
+        value = getattr(import_module(f"halfmq.{MODULES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "halfmq":
+            raise
+        from halfmq.errors import MissingDependency
+
+        raise MissingDependency(f"{error.name} is not installed", hint="pip install 'halfmq[server]'") from error
     globals()[name] = value
     return value

@@ -37,7 +37,7 @@ def halfmq_group() -> str:
 @pytest.fixture(scope="session")
 def halfmq_broker(pytestconfig: pytest.Config, halfmq_settings: dict[str, Any]) -> "Iterator[Broker]":
     """A running ``halfmq.testing.Broker``, for all tests of this process."""
-    from halfmq.testing.broker import Broker
+    from halfmq.testing import Broker
 
     with Broker(**halfmq_settings) as broker:
         pytestconfig.stash[_BROKER] = broker
