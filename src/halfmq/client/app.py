@@ -41,7 +41,7 @@ from halfmq.client.user_code import RunBlocking, Threads, call, end_tasks, is_ou
 from halfmq.errors import HalfmqError, UnsupportedCombination, UsageError
 
 if TYPE_CHECKING:
-    from halfmq.client.direct_delivery import DirectConsumer, DirectDeliveries
+    from halfmq.client.direct_delivery import DirectDeliveries
 
 #: Messages that one consumer handles at once.
 CONCURRENCY: Final = 16
@@ -525,21 +525,18 @@ def _refuse_beside_barrier(inbox: object, on_dead: object) -> None:
 async def _work(consumer: Consumer, handlers: _Handlers) -> None:
     """One of ``concurrency`` worker tasks. Returns when the consumer is stopped."""
     async for message in consumer:
-        await _work_on(consumer, handlers, message)
+        if message._dead_calls.made:
+            await _given_up(consumer, handlers, message)
+        elif message.sharding_key is not None or (
+            handlers.dead is not None and message.attempt > consumer.spec.retries
+        ):
+            await _handle_here(consumer, handlers, message)
+        else:
+            async with message.processing():
+                await handlers.handle(message)
 
 
-async def _work_on(consumer: "Consumer | DirectConsumer", handlers: _Handlers, message: Message) -> None:
-    """Handle one delivery of a message, and acknowledge it or hand it back."""
-    if message._dead_calls.made:
-        await _given_up(consumer, handlers, message)
-    elif message.sharding_key is not None or (handlers.dead is not None and message.attempt > consumer.spec.retries):
-        await _handle_here(consumer, handlers, message)
-    else:
-        async with message.processing():
-            await handlers.handle(message)
-
-
-async def _given_up(consumer: "Consumer | DirectConsumer", handlers: _Handlers, message: Message) -> None:
+async def _given_up(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
     """What becomes of a message whose handler has failed for the last time: ``on_dead`` handles it, or it is a dead letter.
 
     ``on_dead`` is called again after a failure, as a handler is: nobody else would compensate. The worker is free while the message waits,
@@ -572,7 +569,7 @@ async def _given_up(consumer: "Consumer | DirectConsumer", handlers: _Handlers, 
     consumer.handled(message)
 
 
-async def _handle_here(consumer: "Consumer | DirectConsumer", handlers: _Handlers, message: Message) -> None:
+async def _handle_here(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
     """Handle a message that the broker would not deliver again, or one with a sharding key. That is retried in this process: a
     redelivery by the broker would come after later messages of the key. The worker is free while the message waits."""
     try:

@@ -24,7 +24,7 @@ from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.runtime.entropy import SystemEntropy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from halfmq.client.app import App
     from halfmq.client.context import ClientContext
@@ -104,11 +104,15 @@ class _Delivery:
 
 
 class DirectConsumer:
-    """What a worker of an ``App`` uses of a ``Consumer``, for one delivery."""
+    """What a worker of an ``App`` uses of a ``Consumer``: it has one message, and ends."""
 
-    def __init__(self, spec: ConsumerSpec, delivery: _Delivery) -> None:
+    def __init__(self, spec: ConsumerSpec, message: Message, delivery: _Delivery) -> None:
         self.spec = spec
+        self._message = message
         self._delivery = delivery
+
+    async def __aiter__(self) -> "AsyncIterator[Message]":
+        yield self._message
 
     def handled(self, message: Message) -> None:
         """Nobody waits for its sharding key."""
@@ -185,7 +189,8 @@ class DirectDeliveries:
             _noted(handlers.handle, delivery),
             None if handlers.dead is None else _noted(handlers.dead, delivery, dead=True),
         )
-        await app_module._work_on(DirectConsumer(spec.reads, delivery), noted, message)
+        one: Any = DirectConsumer(spec.reads, message, delivery)
+        await app_module._work(one, noted)
         if delivery.outcome is None:  # not said by the consumer, so the handler has ended without a word of it
             raise UsageError(f"the handler of {message!r} has neither returned nor raised")
         return Delivered(delivery.outcome, message, delivery.error, tuple(delivery.replies), delivery.delay_s)

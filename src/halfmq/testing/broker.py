@@ -150,7 +150,7 @@ class Broker:
             thread.join(_CALL_S)
             raise
         self._thread = thread
-        CLOCK.on_moved.append(self._clock_moved)
+        CLOCK.follow(self._clock_moved)
 
     def stop(self) -> None:
         """End it as an operator does: it finishes accepted requests and writes a checkpoint. Harmless if it is not running."""
@@ -179,7 +179,7 @@ class Broker:
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        CLOCK.on_moved.remove(self._clock_moved)
+        CLOCK.leave(self._clock_moved)
         loop, stopping = self._loop, self._stopping
         assert loop is not None
         assert stopping is not None

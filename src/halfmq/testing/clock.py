@@ -20,8 +20,22 @@ class MovedClock(SystemClock):
     def __init__(self) -> None:
         #: What tests have added, ms.
         self.ahead_ms = 0
-        #: Called after each move, in the thread that moved it.
-        self.on_moved: list[Callable[[], None]] = []
+        self._on_moved: list[Callable[[], None]] = []
+
+    def follow(self, moved: Callable[[], None]) -> None:
+        """A broker has started: call ``moved`` after each move, in the thread that moved it."""
+        with _lock:
+            self._on_moved.append(moved)
+            self._tell_checks()
+
+    def leave(self, moved: Callable[[], None]) -> None:
+        """The broker has ended."""
+        with _lock:
+            self._on_moved.remove(moved)
+            self._tell_checks()
+
+    def _tell_checks(self) -> None:
+        AgeGuard.ahead_ms = self.ahead_ms if self._on_moved else 0
 
     def wall_ms(self) -> int:
         return super().wall_ms() + self.ahead_ms
@@ -33,8 +47,8 @@ class MovedClock(SystemClock):
         """Add ``span_ms`` at once."""
         with _lock:
             self.ahead_ms += span_ms
-            AgeGuard.ahead_ms = self.ahead_ms
-            moved = tuple(self.on_moved)
+            moved = tuple(self._on_moved)
+            self._tell_checks()
         for call in moved:
             call()
 

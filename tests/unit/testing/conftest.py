@@ -86,7 +86,7 @@ class Shop:
             return sorted(connection.scalars(select(table.c.id)))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with Broker() as running:
         yield running
