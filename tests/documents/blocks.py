@@ -198,6 +198,10 @@ BLOCKS: Final[dict[str, Rows]] = {
         ('    reply = t.call("stock-try"', Not("as the program before it; tests/systems/test_tcc.py runs tries over messages")),
         ("from halfmq import Branch, Client", By(f"{_PROGRAMS}::test_cancels_of_a_lost_broker_are_taken_out")),
     ),
+    "docs/testing-your-service.md": (
+        ("pip install", Not("as README.md, whose installation is run; the test of the recipes installs the same")),
+        (f"{EACH}python", By("tests/documents/test_testing_your_service.py::test_the_recipes_pass_where_the_wheel_is_installed")),
+    ),
     "docs/tls-java.md": (
         ("halfmq serve --data DATA", Not("a program of the reader; tests/compat/test_tls.py starts others, and mqadmin, with these options")),
         ("tls.test.mode.enable=false", By("tests/compat/test_tls.py::test_the_stock_client_does_over_tls_what_it_does_without")),

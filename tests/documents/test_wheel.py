@@ -39,6 +39,7 @@ OPTIONAL: Final = {
     ("halfmq/broker/services/payload_arrays.py", "numpy"): "faster where it is installed",
     ("halfmq/store/batch_entries.py", "numpy"): "faster where it is installed",
     ("halfmq/store/raw_messages.py", "numpy"): "faster where it is installed",
+    ("halfmq/testing/pytest_plugin.py", "pytest"): "loaded by pytest alone",
     ("halfmq/model/checksum.py", "zlib-ng"): "faster where it is installed; extras server and spark require it",
 }
 #: (extra, package) -> why it is required, though no file of the extra imports it by a statement.

@@ -495,6 +495,11 @@ class Broker:
         self._peers.close(abort=True)
         self.failed.set_result(error)
 
+    def clock_moved(self) -> None:
+        """Call it on the loop, after ``start``, when the clock that was passed in has jumped, as a test's can: what is due by it is done
+        now. Time limits of connections and requests keep to the loop's own time, in which their peers live."""
+        self._timer.clock_moved()
+
     # --- end -------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:

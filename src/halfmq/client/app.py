@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Unpack
 
 from halfmq import limits
 from halfmq.client.arguments import Notes, check_marker_table, check_outbox, checked_count, note_pairs
@@ -39,6 +39,9 @@ from halfmq.client.shapes import TRANSACTION, check_handler, check_shape
 from halfmq.client.tcc import AsyncTcc
 from halfmq.client.user_code import RunBlocking, Threads, call, end_tasks, is_our_cancellation, spawn
 from halfmq.errors import HalfmqError, UnsupportedCombination, UsageError
+
+if TYPE_CHECKING:
+    from halfmq.client.direct_delivery import DirectDeliveries
 
 #: Messages that one consumer handles at once.
 CONCURRENCY: Final = 16
@@ -377,6 +380,15 @@ class App:
             *(one.outbox for one in self._relays),
         ]
         return list({id(one): one for one in used}.values())
+
+    # --- tests ----------------------------------------------------------------------------------------------------
+
+    @property
+    def test(self) -> "DirectDeliveries":
+        """``await app.test.deliver(topic, body)`` in a test: a consumer handles a message without a broker."""
+        from halfmq.client.direct_delivery import DirectDeliveries
+
+        return DirectDeliveries(self)
 
     # --- life -----------------------------------------------------------------------------------------------------
 

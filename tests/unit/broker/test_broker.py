@@ -106,6 +106,16 @@ async def test_release_that_has_no_room_is_tried_again_at_leisure(
         assert (await client.pull("T", wait_ms=60_000)).code == 0
 
 
+async def test_a_delay_ends_when_the_clock_is_moved(tmp_path: Path) -> None:
+    clock = ShiftedClock()
+    async with serving(tmp_path, clock=clock) as running:
+        client = await running.client()
+        await client.send("T", b"x", unique="0" * 32, TIMER_DELAY_MS="3600000")
+        clock.passed_ms = 3_600_000
+        running.broker.clock_moved()
+        assert (await client.pull("T", wait_ms=60_000)).code == 0
+
+
 @pytest.mark.parametrize("damage", ["gone", "half", "first entry", "last entry"])
 async def test_queue_files_that_do_not_fit_the_checkpoint_are_made_again(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture

@@ -37,7 +37,9 @@ def test_a_wall_clock_that_is_set_forward_moves_nothing() -> None:
 
 
 class LoopClock:
-    """The time of a loop, which is the test's."""
+    """The time of a loop, which is the test's. ``ahead_ms``: how far the test has moved it beyond that."""
+
+    ahead_ms = 0
 
     def __init__(self, loop: HandLoop) -> None:
         self._loop = loop
@@ -46,12 +48,13 @@ class LoopClock:
         return 0
 
     def monotonic_ms(self) -> int:
-        return int(self._loop.time() * 1_000)
+        return int(self._loop.time() * 1_000) + self.ahead_ms
 
 
-def timer(loop: HandLoop, fired: list[float]) -> DeadlineTimer:
+def timer(loop: HandLoop, fired: list[float], clock: LoopClock | None = None) -> DeadlineTimer:
     """One whose broker time begins with 0 now."""
-    return DeadlineTimer(loop, BrokerTime(LoopClock(loop), 0), lambda: fired.append(loop.time()))  # type: ignore[arg-type]
+    time = BrokerTime(clock or LoopClock(loop), 0)
+    return DeadlineTimer(loop, time, lambda: fired.append(loop.time()))  # type: ignore[arg-type]
 
 
 def test_timer_fires_at_the_earliest_deadline_once() -> None:
@@ -84,3 +87,25 @@ def test_timer_rests_when_what_was_due_could_not_be_done() -> None:
     loop.pass_s(0.02)
     loop.pass_s(60)
     assert len(fired) == 1
+
+
+def test_timer_follows_a_clock_that_was_moved() -> None:
+    loop, fired = HandLoop(), []  # type: tuple[HandLoop, list[float]]
+    clock = LoopClock(loop)
+    deadline = timer(loop, fired, clock)
+    deadline.arm(30_000)
+    clock.ahead_ms = 29_000
+    deadline.clock_moved()
+    loop.pass_s(0.9)
+    assert fired == [], "a second of it is left"
+    loop.pass_s(0.2)
+    assert len(fired) == 1
+    deadline.arm(100_000)  # later than the longest sleep
+    clock.ahead_ms += 200_000
+    deadline.clock_moved()
+    loop.pass_s(0)
+    assert len(fired) == 2, "due now"
+    clock.ahead_ms += 60_000
+    deadline.clock_moved()
+    loop.pass_s(0)
+    assert len(fired) == 2, "nothing is to be done"

@@ -15,7 +15,7 @@ A step that waited for a lock in vain: UNKNOWN. Whoever holds it decides, and th
 
 from collections.abc import Callable, Generator
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from halfmq.client.outcome import Outcome
 from halfmq.sql.rules.marker import Seen
@@ -141,6 +141,9 @@ class AgeGuard:
     so that a slow clock cannot keep a transaction undecided forever.
     """
 
+    #: How far the broker's clock is ahead of the wall clock because a test has moved it, ms; see ``halfmq.testing``.
+    ahead_ms: ClassVar[int] = 0
+
     def __init__(self, min_age_ms: int, now_ms: Callable[[], int], monotonic_ms: Callable[[], int]) -> None:
         self._min_age_ms = min_age_ms
         self._now_ms = now_ms
@@ -150,7 +153,7 @@ class AgeGuard:
     def is_new(self, asked: Asked) -> bool:
         """Whether the transaction is younger than ``min_age_ms``."""
         prepared_at_ms = asked.prepared_at_ms
-        if prepared_at_ms is not None and self._now_ms() - prepared_at_ms >= self._min_age_ms:
+        if prepared_at_ms is not None and self._now_ms() + self.ahead_ms - prepared_at_ms >= self._min_age_ms:
             self._first_asked_ms.pop(asked.id, None)
             return False
         now = self.monotonic_ms()

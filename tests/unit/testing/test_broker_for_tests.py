@@ -1,0 +1,164 @@
+"""``halfmq.testing.Broker``: the real broker in a thread; its clock is moved, it ends and starts, and its errors reach the test."""
+
+from pathlib import Path
+
+import pytest
+from tests.support.waiting import wait_until
+
+from halfmq import Client, ConnectError, Outcome, UsageError
+from halfmq.testing import Broker
+
+pytestmark = pytest.mark.slow
+
+
+def left_undecided(client: Client, name: str = "", topic: str = "t") -> str:
+    """A transaction whose process has forgotten it."""
+    tx = client.begin(name)
+    tx.send(topic, "x")
+    tx.prepare()
+    client._live().verdicts.left_open(tx.id)
+    return tx.id
+
+
+@pytest.fixture
+def client(broker: Broker) -> object:
+    broker.clear()
+    with Client(broker.url, group="g") as client:
+        yield client
+
+
+def test_a_delay_passes_at_once(broker: Broker, client: Client) -> None:
+    sent = broker.sent()
+    client.send("t", "tomorrow", delay=86_400)
+    broker.advance(86_000)
+    assert sent("t") == []
+    broker.advance(400)
+    assert [message.text() for message in sent("t")] == ["tomorrow"]
+    with pytest.raises(UsageError, match="does not go back"):
+        broker.advance(-1)
+
+
+def test_the_answers_to_checks_that_became_due_are_there_when_advance_returns(broker: Broker, client: Client) -> None:
+    asked = []
+
+    def check(tx: object) -> Outcome:
+        asked.append(tx)
+        return Outcome.UNKNOWN if len(asked) == 1 else Outcome.COMMIT
+
+    client.add_check("order", check)
+    sent = broker.sent()
+    tx_id = left_undecided(client, "order")
+    broker.advance(5)
+    assert (len(asked), broker.undecided()) == (0, [("g", tx_id, 0)]), "the grace period is 6 s"
+    broker.advance(2)
+    assert (len(asked), broker.undecided()) == (1, [("g", tx_id, 1)])
+    broker.advance(60)
+    assert (len(asked), broker.undecided()) == (2, [])
+    assert len(sent("t")) == 1
+
+
+def test_settle_lets_time_pass_until_every_check_is_answered(broker: Broker, client: Client) -> None:
+    left = {"a": 0, "b": 5}
+
+    def check(tx: object) -> Outcome:
+        name = tx.name  # type: ignore[attr-defined]
+        left[name] -= 1
+        return Outcome.ROLLBACK if left[name] < 0 else Outcome.UNKNOWN
+
+    for name in left:
+        client.add_check(name, check)
+        left_undecided(client, name)
+    broker.settle()
+    assert (broker.undecided(), left) == ([], {"a": -1, "b": -1})
+    broker.settle()
+
+
+def test_settle_says_what_stays_undecided_and_why(broker: Broker, client: Client) -> None:
+    client.add_check("never", lambda tx: Outcome.UNKNOWN)
+    tx_id = left_undecided(client, "never")
+    with pytest.raises(AssertionError, match=rf"1 transactions are undecided:\n  {tx_id} of group g: \d\d checks$"):
+        broker.settle()
+    client.close()
+    with pytest.raises(AssertionError, match="no client of the group is connected"):
+        broker.settle(timeout=0.2)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_it_goes_on_with_its_store_at_its_address(broker: Broker, client: Client, how: str) -> None:
+    sent = broker.sent()
+    client.send("t", "before")
+    tx_id = left_undecided(client)
+    url = broker.url
+    getattr(broker, how)()
+    assert not broker.is_running
+    with pytest.raises(ConnectError), Client(broker.url, timeout=0.2):
+        pass
+    with pytest.raises(UsageError, match="not running"):
+        broker.advance(1)
+    broker.start()
+    assert broker.url == url
+    client.send("t", "after")
+    assert sorted(message.text() for message in sent("t")) == ["after", "before"]
+    assert [one.tx_id for one in broker.undecided()] == [tx_id]
+
+
+def test_a_directory_of_the_test_stays_and_a_temporary_one_goes(tmp_path: Path) -> None:
+    with Broker(tmp_path / "store") as mine, Client(mine.url) as client:
+        client.send("t", "kept")
+    with Broker(tmp_path / "store") as again, Broker() as other:
+        assert again.positions()["t"] != ()
+        assert "t" not in other.positions()
+        gone = other.data
+        assert gone.is_dir()
+    assert (mine.data / "store.json").exists()
+    assert not gone.exists()
+
+
+def test_settings_are_those_of_the_broker() -> None:
+    with Broker(check_immunity_ms=60_000, port=0) as broker, Client(broker.url, group="g") as client:
+        client.add_check("n", lambda tx: Outcome.ROLLBACK)
+        left_undecided(client, "n")
+        broker.advance(30)
+        assert len(broker.undecided()) == 1
+        broker.advance(31)
+        assert broker.undecided() == []
+    with pytest.raises(TypeError, match="no_such_setting"):
+        Broker(no_such_setting=1)
+    with pytest.raises(UsageError, match="check immunity -1"):
+        Broker(check_immunity_ms=-1).start()
+
+
+def test_an_error_in_its_thread_is_raised_in_the_test_once() -> None:
+    with Broker() as broker:
+        assert broker._loop is not None
+        broker._loop.call_soon_threadsafe(lambda: 1 // 0)
+        with pytest.raises(RuntimeError, match="the broker failed: ZeroDivisionError") as raised:
+            wait_until(broker.positions)
+        assert isinstance(raised.value.__cause__, ZeroDivisionError)
+        broker.positions()
+    broken = Broker()
+    broken.start()
+    assert broken._broker is not None
+    assert broken._loop is not None
+    broken._loop.call_soon_threadsafe(broken._broker._fatal, OSError("the disk"))
+    with pytest.raises(RuntimeError, match="the disk"):
+        broken.close()
+
+
+def test_what_earlier_tests_have_left_is_forgotten(broker: Broker, client: Client) -> None:
+    client.send("t", "x")
+    client.send("t", "later", delay=1_000)
+    left_undecided(client)
+    with client.consumer("consumed", group="readers") as messages:
+        client.send("consumed", "1")
+        next(iter(messages)).ack()
+        broker.clear()
+        assert set(broker.positions()) == {"consumed", "%RETRY%readers"}
+        client.send("consumed", "2")
+        client.send("t", "y")
+        assert next(iter(messages)).text() == "2"
+    broker.clear()
+    assert (broker.positions(), broker.undecided(), broker.delayed()) == ({}, [], 0)
+    with client.consumer("t", group="readers", start="earliest") as messages:
+        client.send("t", "z")
+        assert next(iter(messages)).text() == "z"
