@@ -205,7 +205,7 @@ async def measured(work: Path, minutes: float, every: float, per_second: float) 
             "settled": len(found.settled),
             "undecided": len(waiting),
             "violations": len(found.report.violations),
-            "checked": found.report.counts,
+            "violations by kind": found.report.counts,
         },
     }
 
