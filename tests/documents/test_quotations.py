@@ -48,7 +48,6 @@ _OTHERS: Final = {
     "new AclClientRPCHook(new SessionCredentials(USER, SECRET))": "Java",
     "async with app.run()": "Python",
     "await asyncio.to_thread(halfmq_broker.advance, 60)": "Python",
-    "python -m halfmq.testing.crashes POINT PROGRAM": "a command",
     "def f(event: Type)": "Python",
     "def f(message, session)": "Python",
     "async def f(message, session)": "Python",
