@@ -47,6 +47,7 @@ _OTHERS: Final = {
     "peer did not return a certificate": "OpenSSL's",
     "new AclClientRPCHook(new SessionCredentials(USER, SECRET))": "Java",
     "async with app.run()": "Python",
+    "await asyncio.to_thread(halfmq_broker.advance, 60)": "Python",
     "def f(event: Type)": "Python",
     "def f(message, session)": "Python",
     "async def f(message, session)": "Python",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import insert
+from tests.support.waiting import until
 from tests.unit.testing.conftest import Shop
 
 from halfmq import App, AsyncClient, Client, Message, Outcome, UsageError
@@ -117,9 +118,7 @@ async def test_a_message_has_its_effect_once_wherever_the_consumer_dies(
         assert shop.rows(shop.parcels) == [1] * has_committed
         shop.place(client, 2)
         async with shop.app(awaits=awaits).run():
-            async with asyncio.timeout(60):
-                while shop.rows(shop.parcels) != [1, 2]:
-                    await asyncio.sleep(0.01)
+            await until(lambda: shop.rows(shop.parcels) == [1, 2])
 
 
 @pytest.mark.parametrize("point", TRANSACTION_POINTS)
