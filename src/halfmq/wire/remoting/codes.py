@@ -218,6 +218,8 @@ EXT_DURABILITY: Final = "HMQ_DURABILITY"
 EXT_REPEATED: Final = "HMQ_REPEATED"
 #: In a response with code 1: "true" if files of the store are damaged or cannot be read, so that the same request will fail again.
 EXT_DAMAGED: Final = "HMQ_DAMAGED"
+#: In a response to HEART_BEAT: from which other member of a consumer group the subscription differs.
+EXT_CONFLICT: Final = "HMQ_CONFLICT"
 #: In CONSUMER_SEND_MSG_BACK: the exception with which the attempt failed.
 EXT_FAILURE: Final = "HMQ_FAILURE"
 #: In CONSUMER_SEND_MSG_BACK: the delay of the next attempt, ms. A broker that does not know it takes the standard level beside it.
