@@ -408,7 +408,9 @@ class App:
 
     # --- life -----------------------------------------------------------------------------------------------------
 
-    def run(self, *, wait: bool = True, relay: bool = False) -> AbstractAsyncContextManager[AsyncClient]:
+    def run(
+        self, *, wait: bool = True, relay: bool = False, concurrency: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncClient]:
         """``async with app.run() as client``: the client and all consumers run until the block ends.
 
         ``wait``: for a broker. Without it the block is entered after ``START_S`` at the latest, and client and consumers start in the
@@ -416,13 +418,17 @@ class App:
 
         ``relay``: also the relays; without it they need ``halfmq relay`` (see there why). They are not waited for.
 
+        ``concurrency``: messages that each consumer handles at once, in place of what it was registered with.
+
         At the end no new messages are handled, and running handlers have ``shutdown_grace`` seconds to finish; unfinished messages go to
         other members of their groups.
 
         Raises:
             ConnectError: with ``wait``, no broker answers.
         """
-        return self._run(wait, relay)
+        if concurrency is not None:
+            checked_count(concurrency, "concurrency", 1)
+        return self._run(wait, relay, concurrency)
 
     @asynccontextmanager
     async def lifespan(self, _api: object) -> AsyncIterator[None]:
@@ -432,6 +438,15 @@ class App:
         """
         async with self._run(wait=False, relay=False):
             yield
+
+    def consumed(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Group and topics of each consumer."""
+        return [(spec.reads.group, spec.reads.topics) for spec in self._consumers]
+
+    @property
+    def shutdown_grace(self) -> float:
+        """How long running handlers may take to finish when ``run`` ends, seconds."""
+        return self._shutdown_grace_s
 
     @property
     def is_ready(self) -> bool:
@@ -443,9 +458,15 @@ class App:
         return await self._client.healthy()
 
     @asynccontextmanager
-    async def _run(self, wait: bool, relay: bool) -> AsyncIterator[AsyncClient]:
+    async def _run(self, wait: bool, relay: bool, concurrency: int | None = None) -> AsyncIterator[AsyncClient]:
         self._warn_of_unchecked()
-        consumers = [(spec, self._handlers(spec)) for spec in self._consumers]
+        specs = (
+            self._consumers
+            if concurrency is None
+            else [one._replace(concurrency=concurrency) for one in self._consumers]
+        )
+        consumers = [(spec, self._handlers(spec)) for spec in specs]
+        self._threads.threads_max = max(CONCURRENCY, *(spec.concurrency for spec in specs), 0)
         running = _Running()
         await self._client.connect(wait=wait)
         starting = asyncio.create_task(self._start(running, consumers))
