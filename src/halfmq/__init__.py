@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from halfmq.client.receipts import Prepared as Prepared
     from halfmq.client.receipts import Receipt as Receipt
     from halfmq.client.receipts import TransactionReceipt as TransactionReceipt
+    from halfmq.client.retry_policy import Retry as Retry
     from halfmq.client.sync import Client as Client
     from halfmq.client.transaction_block import Transaction as Transaction
     from halfmq.client.xid import Xid as Xid
@@ -86,6 +87,7 @@ MODULES = {
     "ProtocolError": "errors",
     "Receipt": "client.receipts",
     "RequestFailed": "errors",
+    "Retry": "client.retry_policy",
     "SendTimeout": "errors",
     "ServerBusy": "errors",
     "TopicNotFound": "errors",

@@ -35,6 +35,12 @@ _SEEN: Final = ',"reader":"r","message":"M","topic":"orders","queue":0,"queue_of
 _SENT: Final = ',"op":"1","message":"M","topic":"orders"'
 _JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_run")
 _OTHER_JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_end_with_their_exit_status")
+#: A worker that is stopped as soon as it works.
+_WORKS: Final = (
+    "halfmq worker shop:app 2> worker.log & worker=$!\n"
+    "until grep -q 'answers checks only' worker.log; do kill -0 $worker && sleep 0.05; done\n"
+    "kill $worker; wait $worker"
+)
 _SENDS: Final = By("tests/unit/cli/test_messages.py::test_a_send_without_a_response_is_not_called_a_failure")
 S = ExitStatus
 #: Command -> how one learns what became of a change whose response was lost, with which status that ends, and what it says.
@@ -90,6 +96,9 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq relay", S.FAILED): "halfmq relay shop:without_tables",
     ("halfmq relay", S.USAGE): "halfmq relay shop:metadata",
     ("halfmq relay", S.REFUSED): "halfmq relay shop:rejected --once",
+    ("halfmq worker", S.SUCCESS): _WORKS,
+    ("halfmq worker", S.FAILED): "halfmq worker shop:nobody --no-wait",
+    ("halfmq worker", S.USAGE): "halfmq worker shop:metadata",
     ("halfmq outbox", S.SUCCESS): "halfmq outbox status shop:app",
     ("halfmq outbox", S.FAILED): "halfmq outbox status sqlite:///absent/shop.db",
     ("halfmq outbox", S.USAGE): "halfmq outbox retry shop:app",
@@ -228,6 +237,7 @@ metadata = MetaData()
 sessions = sessionmaker(create_engine("sqlite:///shop.db"))
 app, rejected = made(metadata, "mq_outbox"), made(metadata, "mq_rejected", attempts=1)
 without_tables = made(MetaData(), "mq_absent")
+nobody = App("rocketmq://127.0.0.1:1", group="shop", timeout=0.5)
 
 def begin():
     metadata.create_all(sessions.kw["bind"])

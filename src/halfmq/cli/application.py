@@ -1,6 +1,7 @@
 """MODULE:NAME on the command line: an object of an application, imported as the application itself is."""
 
 import importlib
+import inspect
 import sys
 from operator import attrgetter
 from pathlib import Path
@@ -34,31 +35,38 @@ def load(commands: Commands, target: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             commands.fail(f"there is no module {error.name}, neither in {here} nor installed", ExitStatus.USAGE)
-        _import_failed(commands, module_name, error)
+        _failed(commands, f"importing {module_name}", error)
     except Exception as error:  # noqa: BLE001 - the application's own
-        _import_failed(commands, module_name, error)
+        _failed(commands, f"importing {module_name}", error)
     try:
         return attrgetter(name)(module)
     except AttributeError:
         commands.fail(f"module {module_name} has no {name!r}", ExitStatus.USAGE)
 
 
-def _import_failed(commands: Commands, module_name: str, error: Exception) -> NoReturn:
+def _failed(commands: Commands, what: str, error: Exception) -> NoReturn:
     at = error.__traceback__
     # It begins with the application's own line.
     while at is not None and at.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("halfmq", "importlib"):
         at = at.tb_next
     output.trace(error.with_traceback(at))
-    commands.fail(f"importing {module_name} failed: {type(error).__name__}: {error}", ExitStatus.FAILED)
+    commands.fail(f"{what} failed: {type(error).__name__}: {error}", ExitStatus.FAILED)
 
 
 def load_app(commands: Commands, target: str) -> App:
-    """The ``App`` at ``target``.
+    """The ``App`` at ``target``, or the one that the function at ``target`` makes, which is called without arguments.
 
     Raises:
         typer.Exit: as ``load``, or it is something else.
     """
     found = load(commands, target)
+    if inspect.isroutine(found):
+        try:
+            found = found()
+        except Exception as error:  # noqa: BLE001 - the application's own
+            _failed(commands, f"calling {target}", error)
+        if inspect.iscoroutine(found):
+            found.close()
     if not isinstance(found, App):
         commands.fail(f"{target} is not a halfmq.App, but of type {type(found).__name__}", ExitStatus.USAGE)
     return found

@@ -60,6 +60,11 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.USAGE: "usage error: no such module or application, or one without relays",
         ExitStatus.REFUSED: "`--once` published what the target takes; messages that it rejects are set aside",
     },
+    "halfmq worker": {
+        ExitStatus.SUCCESS: "stopped by SIGTERM or SIGINT",
+        ExitStatus.FAILED: "it could not start, with `--no-wait` also since no broker answers; or a second signal ended it",
+        ExitStatus.USAGE: "usage error: no such module or application",
+    },
     "halfmq outbox": {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "any other failure",

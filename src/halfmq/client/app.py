@@ -23,8 +23,14 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Unpack
 
-from halfmq import limits
-from halfmq.client.arguments import Notes, check_marker_table, check_outbox, checked_count, note_pairs
+from halfmq.client.arguments import (
+    Notes,
+    check_marker_table,
+    check_outbox,
+    checked_count,
+    checked_seconds,
+    note_pairs,
+)
 from halfmq.client.async_client import CHECKS, TCC_TIMEOUT_S, AsyncClient, environment
 from halfmq.client.branch import Branch
 from halfmq.client.consumer import Consumer, ConsumerSpec
@@ -35,6 +41,7 @@ from halfmq.client.log import log
 from halfmq.client.marker_table import BoundRelay, CheckFunction, MarkerTable
 from halfmq.client.message import DeadCalls, Message
 from halfmq.client.participant import BarrierPort, Participant
+from halfmq.client.retry_policy import NotDecoded, Retry, checked_retry
 from halfmq.client.shapes import TRANSACTION, check_handler, check_shape
 from halfmq.client.tcc import AsyncTcc
 from halfmq.client.user_code import RunBlocking, Threads, call, end_tasks, is_our_cancellation, spawn
@@ -49,8 +56,9 @@ CONCURRENCY: Final = 16
 #: minute: a database that restarts, or a connection that is lost, leaves no message uncompensated. What a broker could do later does not
 #: count.
 DEAD_CALLS: Final = 6
-#: How long ``run`` waits for running handlers at shutdown, seconds, before their messages go to other members.
-SHUTDOWN_S: Final = 30.0
+#: How long ``run`` waits for running handlers at shutdown by default, seconds, before their messages go to other members. Precedent:
+#: Kubernetes ``terminationGracePeriodSeconds``.
+SHUTDOWN_GRACE_S: Final = 30.0
 #: How long ``run(wait=False)`` waits for a broker before the service starts without, seconds.
 START_S: Final = 2.0
 
@@ -143,7 +151,18 @@ class _Running:
 
 
 class App:
-    """Collects decorated functions; ``async with app.run()`` starts the client, the checks and the consumers."""
+    """Collects decorated functions; ``async with app.run()`` starts the client, the checks and the consumers.
+
+    ``group``: the producer group, which answers the checks. ``checks``: how many it answers at once. ``sessions``: the sessionmaker of its
+    database, for consumers and relays that are not given another. ``retry``: when a message is handled again, for consumers without a
+    policy of their own. ``shutdown_grace``: how long running handlers may take to finish when ``run`` ends, seconds, 30 by default; 0:
+    they are cancelled at once. Keep it shorter than what stops the process waits (``terminationGracePeriodSeconds`` of Kubernetes,
+    ``TimeoutStopSec`` of systemd, ``stop_grace_period`` of Compose, which is 10 s). ``run_blocking``: runs plain functions, by default in
+    threads. ``options``: as for ``AsyncClient``.
+
+    Raises:
+        UsageError: an argument is wrong.
+    """
 
     def __init__(
         self,
@@ -152,9 +171,13 @@ class App:
         group: str = "",
         checks: int = CHECKS,
         sessions: Callable[[], Any] | None = None,
+        retry: Retry | None = None,
+        shutdown_grace: float = SHUTDOWN_GRACE_S,
         run_blocking: RunBlocking | None = None,
         **options: Any,
     ) -> None:
+        self._retry = checked_retry(retry, None)
+        self._shutdown_grace_s = checked_seconds(shutdown_grace, "shutdown_grace", zero=True)
         self._client = AsyncClient(url, group=group, checks=checks, run_blocking=run_blocking, **options)
         self._sessions = sessions
         self._consumers: list[_ConsumerSpec] = []
@@ -267,7 +290,8 @@ class App:
         group: str,
         tags: str = "*",
         start: str | datetime = "earliest",
-        retries: int = limits.RETRY_TIMES_MAX,
+        retries: int | None = None,
+        retry: Retry | None = None,
         concurrency: int = CONCURRENCY,
         inbox: InboxPort | None = None,
         sessions: Callable[[], Any] | None = None,
@@ -276,18 +300,22 @@ class App:
         on_dead: Callable[..., Any] | None = None,
         barrier: BarrierPort | None = None,
     ) -> Callable[[_Function], _Function]:
-        """Decorator for a handler, async or not: ``def f(message)``, or ``def f(event: Type)`` to get the body decoded.
+        """Decorator for a handler, async or not: ``def f(message)``, ``def f(event: Type)`` to get the body decoded, or
+        ``def f(event: Type, message: Message)`` for both. A parameter that is annotated ``Message`` may also stand beside those that
+        follow.
 
-        The message is acknowledged when the handler returns and redelivered when it raises, up to ``retries`` times; then it
-        goes to the dead-letter queue. With
-        ``inbox`` it is called once per message with an open session: ``def f(event, session)``.
+        The message is acknowledged when the handler returns and redelivered when it raises, as ``retry`` says: a ``Retry``, by default that
+        of the app; ``retries=5`` is short for ``retry=Retry(times=5)``. After the last attempt (``message.is_last_attempt``), and at once
+        if the body cannot be decoded or after an exception of ``dead_on``, it goes to the dead-letter queue, with the exception as its
+        reason. With ``inbox`` it is called once per message with an open session: ``def f(event, session)``.
 
         ``markers``, ``outbox``, or both: the handler may send messages that become visible if and only if its inbox row and its rows
         commit: ``def f(event, session, tx)`` with ``tx.send(...)``, or ``message.compensate(...)``. ``markers``: as half messages (checks
         are answered from it); ``outbox``: as rows for a relay; both: as rows if the broker does not answer.
 
         ``on_dead``: called instead of the dead-letter queue, with the same arguments and in a transaction of its own, when the handler has
-        failed ``retries`` times and once more: to send a compensating message. If it raises, it is called again after 1 s, 2 s and so on;
+        failed ``retries`` times and once more, or for good: to send a compensating message. If its own argument cannot be decoded either,
+        the message is a dead letter. If it raises, it is called again after 1 s, 2 s and so on;
         after ``DEAD_CALLS`` calls the message goes to the dead-letter queue. Calls that fail because a broker is away or too busy
         (``error.retriable``) do not count.
 
@@ -296,16 +324,16 @@ class App:
         ``Branch.of(message).op`` says which it is. Instead of ``inbox`` and without ``on_dead``: a confirm must succeed in the end.
 
         Up to ``concurrency`` messages are handled at once; those with the same sharding key one after the other, in the order in
-        which they were sent. When the handler raises for such a message, it is retried in this process after 1 s, 2 s, 4 s and
-        so on up to 10 min, and its key is blocked until then; after ``retries`` it goes to the dead-letter queue and the key
-        continues. Other keys continue meanwhile, unless the blocked messages fill the prefetch buffer. ``message.retry()``
+        which they were sent. When the handler raises for such a message, it is retried in this process after the delays of ``retry``, by
+        default 1 s, 2 s, 4 s and so on up to 10 min, and its key is blocked until then; after ``retries`` it goes to the dead-letter queue
+        and the key continues. Other keys continue meanwhile, unless the blocked messages fill the prefetch buffer. ``message.retry()``
         gives up the order for that message. When a queue moves to another process, both may handle the same messages for a
         moment, each in order.
 
         Raises:
             UsageError: an argument is wrong, or the function has another shape: see ``shapes``.
         """
-        reads = ConsumerSpec(topics, group, tags, start, retries)
+        reads = ConsumerSpec(topics, group, tags, start, retry=checked_retry(retry, retries, self._retry))
         checked_count(concurrency, "concurrency", 1)
         opener = sessions or self._sessions
         if markers is not None:
@@ -392,7 +420,9 @@ class App:
 
     # --- life -----------------------------------------------------------------------------------------------------
 
-    def run(self, *, wait: bool = True, relay: bool = False) -> AbstractAsyncContextManager[AsyncClient]:
+    def run(
+        self, *, wait: bool = True, relay: bool = False, concurrency: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncClient]:
         """``async with app.run() as client``: the client and all consumers run until the block ends.
 
         ``wait``: for a broker. Without it the block is entered after ``START_S`` at the latest, and client and consumers start in the
@@ -400,13 +430,17 @@ class App:
 
         ``relay``: also the relays; without it they need ``halfmq relay`` (see there why). They are not waited for.
 
-        At the end no new messages are handled, and running handlers have 30 s to finish; unfinished messages go to other
-        members of their groups.
+        ``concurrency``: messages that each consumer handles at once, in place of what it was registered with.
+
+        At the end no new messages are handled, and running handlers have ``shutdown_grace`` seconds to finish; unfinished messages go to
+        other members of their groups.
 
         Raises:
             ConnectError: with ``wait``, no broker answers.
         """
-        return self._run(wait, relay)
+        if concurrency is not None:
+            checked_count(concurrency, "concurrency", 1)
+        return self._run(wait, relay, concurrency)
 
     @asynccontextmanager
     async def lifespan(self, _api: object) -> AsyncIterator[None]:
@@ -416,6 +450,15 @@ class App:
         """
         async with self._run(wait=False, relay=False):
             yield
+
+    def consumed(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Group and topics of each consumer."""
+        return [(spec.reads.group, spec.reads.topics) for spec in self._consumers]
+
+    @property
+    def shutdown_grace(self) -> float:
+        """How long running handlers may take to finish when ``run`` ends, seconds."""
+        return self._shutdown_grace_s
 
     @property
     def is_ready(self) -> bool:
@@ -427,9 +470,15 @@ class App:
         return await self._client.healthy()
 
     @asynccontextmanager
-    async def _run(self, wait: bool, relay: bool) -> AsyncIterator[AsyncClient]:
+    async def _run(self, wait: bool, relay: bool, concurrency: int | None = None) -> AsyncIterator[AsyncClient]:
         self._warn_of_unchecked()
-        consumers = [(spec, self._handlers(spec)) for spec in self._consumers]
+        specs = (
+            self._consumers
+            if concurrency is None
+            else [one._replace(concurrency=concurrency) for one in self._consumers]
+        )
+        consumers = [(spec, self._handlers(spec)) for spec in specs]
+        self._threads.threads_max = max(CONCURRENCY, *(spec.concurrency for spec in specs), 0)
         running = _Running()
         await self._client.connect(wait=wait)
         starting = asyncio.create_task(self._start(running, consumers))
@@ -450,7 +499,7 @@ class App:
             starting.cancel()
             running.relays_stop.set()
             await asyncio.gather(starting, *running.relays, return_exceptions=True)
-            await _shut_down(running.consumers, running.workers)
+            await _shut_down(running.consumers, running.workers, self._shutdown_grace_s)
             self._threads.close()
             await self._client.close()
 
@@ -525,15 +574,19 @@ def _refuse_beside_barrier(inbox: object, on_dead: object) -> None:
 async def _work(consumer: Consumer, handlers: _Handlers) -> None:
     """One of ``concurrency`` worker tasks. Returns when the consumer is stopped."""
     async for message in consumer:
-        if message._dead_calls.made:
-            await _given_up(consumer, handlers, message)
-        elif message.sharding_key is not None or (
-            handlers.dead is not None and message.attempt > consumer.spec.retries
-        ):
-            await _handle_here(consumer, handlers, message)
-        else:
-            async with message.processing():
-                await handlers.handle(message)
+        await _work_on(consumer, handlers, message)
+
+
+async def _work_on(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
+    """Handle one delivery of a message, and acknowledge it or hand it back."""
+    message._retry = consumer.spec.retry
+    if message._dead_calls.made:
+        await _given_up(consumer, handlers, message)
+    elif message.sharding_key is not None or handlers.dead is not None:
+        await _handle_here(consumer, handlers, message)
+    else:
+        async with message.processing():
+            await handlers.handle(message)
 
 
 async def _given_up(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
@@ -550,7 +603,10 @@ async def _given_up(consumer: Consumer, handlers: _Handlers, message: Message) -
         except (Exception, asyncio.CancelledError) as error:
             if is_our_cancellation(error):
                 raise
-            if isinstance(error, HalfmqError) and error.retriable:
+            if isinstance(error, NotDecoded):
+                log.error("on_dead cannot be called for %r, since it cannot be decoded: %s", message, error)
+                failures = DEAD_CALLS
+            elif isinstance(error, HalfmqError) and error.retriable:
                 log.warning("on_dead is called again for %r: %s", message, error)
             else:
                 failures += 1
@@ -570,8 +626,10 @@ async def _given_up(consumer: Consumer, handlers: _Handlers, message: Message) -
 
 
 async def _handle_here(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
-    """Handle a message that the broker would not deliver again, or one with a sharding key. That is retried in this process: a
-    redelivery by the broker would come after later messages of the key. The worker is free while the message waits."""
+    """Handle a message that has an ``on_dead``, or one with a sharding key. That is retried in this process: a redelivery by the broker
+    would come after later messages of the key. The worker is free while the message waits."""
+    if message.sharding_key is not None and message._failures is None:
+        message._failures = 0
     try:
         with message._required_delivery().handling(message):
             await handlers.handle(message)
@@ -579,13 +637,22 @@ async def _handle_here(consumer: Consumer, handlers: _Handlers, message: Message
         if is_our_cancellation(error):
             raise
         message._failed(error)
-        if message.sharding_key is None:
-            log.exception("handling %r failed %d times", message, message.attempt)
+        if message._is_given_up_after(error):
             await _given_up(consumer, handlers, message)
             return
+        if message.sharding_key is None:
+            if message.is_last_attempt:
+                log.exception("handling %r failed %d times; this attempt was its last", message, message.attempt)
+                await _given_up(consumer, handlers, message)
+            else:
+                message._log_failure()
+                await message.retry()
+            return
         failures, retries = consumer.failed(message), consumer.spec.retries
+        message._failures = failures
         if failures <= retries:
-            after_s = pause_s(failures)
+            delay_s = consumer.spec.retry.delay_s(failures)
+            after_s = pause_s(failures) if delay_s is None else delay_s
             log.exception(
                 "handling %r failed, %d of %d times; its key %r waits, and it is handled again in %g s",
                 message, failures, 1 + retries, message.sharding_key, after_s,
@@ -593,18 +660,19 @@ async def _handle_here(consumer: Consumer, handlers: _Handlers, message: Message
             consumer.again(message, after_s)
             return
         log.exception(
-            "handling %r failed %d times; its key %r goes on without it", message, failures, message.sharding_key
-        )
+            "handling %r failed %d times; this attempt was its last, and its key %r goes on without it",
+            message, failures, message.sharding_key,
+        )  # fmt: skip
         await _given_up(consumer, handlers, message)
     else:
         message.ack()
         consumer.handled(message)
 
 
-async def _shut_down(consumers: Sequence[Consumer], workers: "Sequence[asyncio.Task[None]]") -> None:
+async def _shut_down(consumers: Sequence[Consumer], workers: "Sequence[asyncio.Task[None]]", grace_s: float) -> None:
     for consumer in consumers:
         consumer.stop()
-    for _ in range(await end_tasks(workers, SHUTDOWN_S)):
-        log.warning("a handler did not finish in %g s; its message goes to another member", SHUTDOWN_S)
+    for _ in range(await end_tasks(workers, grace_s)):
+        log.warning("a handler did not finish in %g s; its message goes to another member", grace_s)
     for consumer in consumers:
         await consumer.close()

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from halfmq.client.message import Message
     from halfmq.client.queue_puller import Feed
     from halfmq.client.request_reply import Requests
+    from halfmq.client.retry_policy import Retry
     from halfmq.client.tcc import AsyncTcc
     from halfmq.client.telemetry import Telemetry
     from halfmq.client.transaction import Transactions
@@ -1131,8 +1132,9 @@ class AsyncClient:
         group: str = "",
         tags: str = "*",
         start: str | datetime = "earliest",
-        retries: int = limits.RETRY_TIMES_MAX,
+        retries: int | None = None,
         prefetch: int | None = None,
+        retry: "Retry | None" = None,
     ) -> "Consumer":
         """A consumer: ``async with mq.consumer(topic, group="billing") as messages``, then ``async for message in messages``.
 
@@ -1141,7 +1143,7 @@ class AsyncClient:
         from halfmq.client.consumer import Consumer, ConsumerSpec
 
         self._open()
-        return Consumer(ConsumerSpec(topics, group or self.group, tags, start, retries, prefetch), self._join)
+        return Consumer(ConsumerSpec(topics, group or self.group, tags, start, retries, prefetch, retry), self._join)
 
     async def _join(self, spec: "ConsumerSpec", feed: "Feed") -> "GroupMember":
         from halfmq.client.group_member import GroupMember

@@ -12,6 +12,7 @@ from halfmq.client.key_order import KeyOrder
 from halfmq.client.message import Message
 from halfmq.client.outgoing import checked_topic
 from halfmq.client.queue_puller import Feed
+from halfmq.client.retry_policy import Retry, checked_retry
 from halfmq.client.start_position import Start
 from halfmq.errors import UsageError
 from halfmq.model.ids import checked_name
@@ -45,7 +46,8 @@ class ConsumerSpec:
     - If a broker does not answer within 3 s, the consumer is entered nevertheless, with a warning in the log. Queues whose start is
       not known are then read from what was stored 30 s before, by the broker's clock.
 
-    ``retries``: redeliveries before the dead-letter queue. ``prefetch``: how many messages are buffered, 1,000 by default,
+    ``retry``: when a message is redelivered that was handed back, and when it becomes a dead letter; ``retries=5`` is short for
+    ``retry=Retry(times=5)``. ``prefetch``: how many messages are buffered, 1,000 by default,
     and never more than 64 MiB of decompressed bodies plus one message. Redelivered messages have a separate buffer of 1,000
     messages and 64 MiB; while it is full, the redeliveries of all consumers of the group in this client are held up.
 
@@ -62,8 +64,9 @@ class ConsumerSpec:
         group: str,
         tags: str = "*",
         start: str | datetime = "earliest",
-        retries: int = limits.RETRY_TIMES_MAX,
+        retries: int | None = None,
         prefetch: int | None = None,
+        retry: Retry | None = None,
     ) -> None:
         if isinstance(topics, bytes) or not isinstance(topics, Iterable):
             raise UsageError(f"topics={topics!r} names no topic", hint='"orders", or ["orders", "stock"]')
@@ -76,7 +79,8 @@ class ConsumerSpec:
         self.group = checked_name(group, "group", limits.GROUP_CHARS_MAX)
         self.tags = checked_text(tags, "tags", '"*", or "web || app"')
         self.start = _start(start)
-        self.retries = checked_count(retries, "retries", 0)
+        self.retry = checked_retry(retry, retries)
+        self.retries = self.retry.times
         self.prefetch = PREFETCH if prefetch is None else checked_count(prefetch, "prefetch", 1)
 
 
@@ -115,7 +119,7 @@ class Consumer:
                 "this consumer is open already",
                 hint="leave its block first; another reader needs a consumer of its own",
             )
-        self._feed, self._entering = None, Feed(self.spec.prefetch)
+        self._feed, self._entering = None, Feed(self.spec.prefetch, retry=self.spec.retry)
         if self._keeps_order:
             self._entering.key_order = KeyOrder()
         try:

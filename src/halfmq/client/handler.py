@@ -1,17 +1,18 @@
 """Calls a consumer's handler function: decodes the body as its annotation says, optionally in an inbox transaction in which it may send."""
 
 import asyncio
-import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from halfmq.client.handler_arguments import arguments_of
 from halfmq.client.log import log
 from halfmq.client.loop_thread import run_on
 from halfmq.client.message import Message, Sends
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import Prepared, TransactionReceipt
+from halfmq.client.retry_policy import UNDECODABLE, NotDecoded
 from halfmq.client.user_code import RunBlocking, call, is_async, plain_result, run_result
 from halfmq.errors import HalfmqError, OutcomeMixed, UsageError
 
@@ -93,7 +94,7 @@ Once = Callable[[Any, Message], Block]
 
 @dataclass(eq=False, kw_only=True)
 class Handler:
-    """One handler function. Its first parameter's annotation says what it receives: the message, or the decoded body.
+    """One handler function. Its annotations say what it receives: the message, the decoded body, or both (``handler_arguments``).
 
     With ``once`` the open session is its second argument, and duplicates are acknowledged without calling it. With a ``transaction``
     the third one sends messages in it. Its shape was checked by ``shapes``.
@@ -109,13 +110,13 @@ class Handler:
     transaction: HandlerTransaction | None = None
 
     def __post_init__(self) -> None:
-        self._into = _first_type(self.function)
+        self._takes = arguments_of(self.function)
 
     async def __call__(self, message: Message, otherwise: OutgoingMessage | None = None) -> None:
         """Handle one message, then send its reply: what the function said with ``message.reply``, else ``otherwise``. The caller
         acknowledges it after a normal return.
 
-        Raises: any exception of the function or of the decoding; the caller hands the message back.
+        Raises: NotDecoded: the body is not what the function takes. Any exception of the function. The caller hands the message back.
         """
         with message._replying() as replies:
             await self._handled(message)
@@ -125,7 +126,7 @@ class Handler:
     async def _handled(self, message: Message) -> None:
         """Returns when what the function wrote is committed."""
         if self.once is None or self.sessions is None:
-            await call(self.run_blocking, self.function, self._argument(message))
+            await call(self.run_blocking, self.function, *self._given(message))
         elif is_async(self.function):
             await self._unit_async(self.once, self.sessions, message)
         else:
@@ -139,8 +140,13 @@ class Handler:
     async def _awaited(self, *given: Any) -> None:
         run_result(await self.function(*given), "a handler")
 
-    def _argument(self, message: Message) -> Any:
-        return message if self._into is None else message.decode(self._into)
+    def _given(self, message: Message, *others: Any) -> list[Any]:
+        """The arguments of the function. ``others``: a session, and what sends."""
+        into, message_at = self._takes
+        given = [message if into is None else _decoded(message, into), *others]
+        if message_at is not None:
+            given.insert(message_at, message)
+        return given
 
     async def _unit_async(self, once: Once, sessions: Callable[[], Any], message: Message) -> None:
         async with sessions() as session:
@@ -151,12 +157,12 @@ class Handler:
                 if not first:
                     return
                 if self.transaction is None:
-                    await self._awaited(self._argument(message), session)
+                    await self._awaited(*self._given(message, session))
                     return
                 try:
                     async with self.transaction.block_async(session) as sends:
                         with message._sending(sends):
-                            await self._awaited(self._argument(message), session, sends)
+                            await self._awaited(*self._given(message, session, sends))
                 except OutcomeMixed as mixed:
                     _is_handled(message, sends, mixed)
 
@@ -169,13 +175,21 @@ class Handler:
                 if not first:
                     return
                 if self.transaction is None:
-                    self._plain(self._argument(message), session)
+                    self._plain(*self._given(message, session))
                     return
                 try:
                     with self.transaction.block(session, loop) as sends, message._sending(sends):
-                        self._plain(self._argument(message), session, sends)
+                        self._plain(*self._given(message, session, sends))
                 except OutcomeMixed as mixed:
                     _is_handled(message, sends, mixed)
+
+
+def _decoded(message: Message, into: Any) -> Any:
+    try:
+        return message.decode(into)
+    except UNDECODABLE as error:
+        name = getattr(into, "__qualname__", into)
+        raise NotDecoded(f"its body into {name}: {type(error).__name__}: {error}") from error
 
 
 def _is_handled(message: Message, sends: Sends, mixed: OutcomeMixed) -> None:
@@ -202,17 +216,3 @@ async def answer(message: Message, reply: OutgoingMessage) -> None:
             raise
 
     await delivery.answer(send(), len(reply.body))
-
-
-def _first_type(function: Callable[..., Any]) -> type | None:
-    """The type to decode the body into, from the first parameter's annotation; None: pass the message."""
-    parameters = list(inspect.signature(function).parameters)
-    # Of a partial or an object that is called: what they call.
-    annotated: Any = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
-    try:
-        hint = get_type_hints(annotated).get(parameters[0])
-    except NameError as error:
-        raise UsageError(f"an annotation of {function!r} cannot be read: {error}") from error
-    if hint is None or hint is Any or hint is Message:
-        return None
-    return hint  # type: ignore[no-any-return]

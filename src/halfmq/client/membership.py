@@ -8,7 +8,7 @@ from typing import Final
 
 from halfmq.client.connection import Connection, NoAnswer
 from halfmq.client.log import log
-from halfmq.wire.remoting.codes import EXT_VERSION, LANGUAGE_OURS, RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import EXT_CONFLICT, EXT_VERSION, LANGUAGE_OURS, RequestCode, ResponseCode
 from halfmq.wire.remoting.heartbeat import ConsumerGroup, HeartbeatBody, encode_heartbeat
 
 #: Precedent: RocketMQ ``heartbeatBrokerInterval``.
@@ -24,6 +24,8 @@ class Membership:
         self._producers: set[str] = set()
         self._consumers: dict[str, ConsumerGroup] = {}
         self._body = b""
+        #: By broker: the groups as it has them, from which other member they differ, and whether the log says it.
+        self._conflicts: dict[str, tuple[bytes, str, bool]] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -91,7 +93,8 @@ class Membership:
             NotSent, NoAnswer: the connection failed, or the broker is stopping.
         """
         await connection.ready(timeout_s)  # before encoding, so that the groups are current when written
-        answer = await connection.request(RequestCode.HEART_BEAT, None, self._encoded(), timeout_s=timeout_s)
+        body = self._encoded()
+        answer = await connection.request(RequestCode.HEART_BEAT, None, body, timeout_s=timeout_s)
         if answer.code == ResponseCode.GO_AWAY:
             raise NoAnswer(f"{connection.address} is stopping")
         if answer.code != ResponseCode.SUCCESS:
@@ -100,9 +103,22 @@ class Membership:
                 connection.address, self.client_id, answer.remark, answer.code,
             )  # fmt: skip
         connection.version = answer.version
+        self._note_conflict(str(connection.address), body, answer.ext.get(EXT_CONFLICT, ""))
         # A refusal, as for a group that the user may not use, has no fields.
         is_refused_by_ours = answer.code == ResponseCode.NO_PERMISSION and answer.language == LANGUAGE_OURS
         connection.is_halfmq = is_refused_by_ours or EXT_VERSION in answer.ext
+
+    def _note_conflict(self, broker: str, body: bytes, conflict: str) -> None:
+        """Log that the other members of a group subscribe to something else, once, and with the second heartbeat that says so: consumers
+        of one client begin one after the other, and other members are perhaps being replaced at the moment."""
+        if not conflict:
+            self._conflicts.pop(broker, None)
+            return
+        known_body, known, is_logged = self._conflicts.get(broker, (b"", "", False))
+        is_same = (known_body, known) == (body, conflict)
+        if is_same and not is_logged:
+            log.warning("broker %s: %s", broker, conflict)
+        self._conflicts[broker] = body, conflict, is_same
 
     async def leave(self, connection: Connection, timeout_s: float) -> None:
         """Unregister all groups, so that other members take over at once.

@@ -12,6 +12,7 @@ from halfmq import limits
 from halfmq.client.arguments import checked_seconds
 from halfmq.client.log import log
 from halfmq.client.outgoing import OutgoingMessage, compose, with_own
+from halfmq.client.retry_policy import DELAY_MAX_S, NotDecoded, Retry
 from halfmq.client.user_code import Done, is_our_cancellation
 from halfmq.errors import UsageError
 from halfmq.model import properties as names
@@ -95,7 +96,8 @@ class Message:
     """
 
     __slots__ = (
-        "_dead_calls", "_delivery", "_failure", "_log_offset", "_properties", "_replies", "_sends", "_stored", "_texts", "body", "offset", "queue", "topic",
+        "_dead_calls", "_delivery", "_failure", "_failures", "_log_offset", "_properties", "_replies", "_retry", "_sends", "_stored", "_texts",
+        "body", "offset", "queue", "topic",
     )  # fmt: skip
 
     def __init__(self, stored: StoredMessage, log_offset: int, body: bytes, delivery: Delivery | None = None) -> None:
@@ -106,6 +108,10 @@ class Message:
         self._dead_calls = _NO_CALLS
         #: The exception with which this attempt failed, as a dead letter shows it.
         self._failure = ""
+        #: The policy of its consumer.
+        self._retry: Retry | None = None
+        #: How often handling it failed in this process, if its consumer retries it there; None: the broker counts.
+        self._failures: int | None = None
         self._sends: Sends | None = None
         self._replies: list[OutgoingMessage] | None = None
         self._log_offset = log_offset
@@ -194,6 +200,14 @@ class Message:
         return self._stored.reconsume_times + 1
 
     @property
+    def is_last_attempt(self) -> bool:
+        """Whether the message is given up if this attempt fails: it becomes a dead letter, or ``on_dead`` is called."""
+        if self._retry is None:
+            return False
+        failed = self._stored.reconsume_times if self._failures is None else self._failures
+        return failed >= self._retry.times
+
+    @property
     def born_at(self) -> datetime:
         """When it was sent, by the producer's clock; UTC."""
         return datetime.fromtimestamp(self._stored.born_time_ms / 1000, tz=UTC)
@@ -228,13 +242,20 @@ class Message:
     async def retry(self, delay: float | None = None) -> None:
         """Hand the message back for redelivery to any member of the group, with ``attempt`` incremented.
 
-        ``delay`` in seconds is rounded up to a standard delay level, the longest of which is 2 h; None lets the broker choose (10 s, 30 s,
-        1 min, ...). After the consumer's ``retries`` it goes to the dead-letter queue. If the broker is unreachable, it is delivered again
-        in this process.
+        ``delay`` in seconds, at most 3 days; None: as the consumer's ``Retry`` says, whose default lets the broker choose (10 s, 30 s, 1
+        min, ...). Apache RocketMQ rounds it up to a standard delay level, the longest of which is 2 h. After the consumer's ``retries`` it
+        goes to the dead-letter queue. If the broker is unreachable, it is delivered again in this process.
+
+        Raises:
+            UsageError: ``delay`` is no such number, or the message did not come from a consumer.
         """
         if delay is not None:
-            checked_seconds(delay, "delay", zero=True)
-        await self._required_delivery().retry(self, delay)
+            checked_seconds(delay, "delay", zero=True, at_most=DELAY_MAX_S)
+        await self._required_delivery().retry(self, self._delay_s(delay))
+
+    def _delay_s(self, delay: float | None) -> float | None:
+        """``delay``, or that of the policy; None: the broker chooses."""
+        return self._retry.delay_s(self.attempt) if delay is None and self._retry is not None else delay
 
     async def reject(self) -> None:
         """Move the message to the group's dead-letter queue (``%DLQ%group``) at once."""
@@ -345,7 +366,8 @@ class Message:
 
     @asynccontextmanager
     async def processing(self) -> AsyncIterator["Message"]:
-        """A block that calls ``ack`` at its end, and ``retry`` if it raises. The exception is logged, not propagated.
+        """A block that calls ``ack`` at its end, and ``retry`` if it raises, or ``reject`` if the consumer's ``Retry`` says so of the
+        exception. That is logged, not propagated.
 
         If the task itself is cancelled, the message stays unacknowledged and CancelledError propagates; a CancelledError from
         something that the block awaits is treated like any exception.
@@ -356,15 +378,30 @@ class Message:
         except (Exception, asyncio.CancelledError) as error:
             if is_our_cancellation(error):
                 raise
-            self._log_failure()
             self._failed(error)
-            await self.retry()
+            if self._is_given_up_after(error):
+                await self.reject()
+            else:
+                self._log_failure()
+                await self.retry()
         else:
             self.ack()
 
     def _failed(self, error: BaseException) -> None:
         """Remember why, for whoever reads the dead letter."""
         self._failure = printable(f"{type(error).__name__}: {error}"[: limits.DEAD_REASON_CHARS_MAX])
+
+    def _is_given_up_after(self, error: BaseException) -> bool:
+        """Whether no other attempt would help, as the policy says; logs it."""
+        if self._retry is None or not self._retry.gives_up_on(error):
+            return False
+        if isinstance(error, NotDecoded):  # it says everything, and a traceback would show the decoder
+            log.error("%r is given up, since it cannot be decoded: %s", self, error)
+        else:
+            log.error(
+                "%r is given up after attempt %d, as dead_on says of this exception", self, self.attempt, exc_info=error
+            )
+        return True
 
     def _log_failure(self) -> None:
         """Log the exception that is being handled, and what comes of the message."""

@@ -26,12 +26,13 @@ from halfmq.client.offset_tracker import OffsetTracker
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.refusals import refusal
 from halfmq.client.request_reply import behind, patience_s, send_reply
+from halfmq.client.retry_policy import Retry
 from halfmq.client.routing import QueueRef
 from halfmq.client.start_position import Start, ask, committed_offset, place, start_offset
 from halfmq.client.user_code import spawn
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, ProtocolError, RequestFailed
 from halfmq.model.properties import DLQ_ORIGIN_TOPIC
-from halfmq.wire.remoting.codes import EXT_FAILURE, PullFlag, RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import EXT_DELAY_MS, EXT_FAILURE, PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.fields import PulledReply
 from halfmq.wire.remoting.heartbeat import Subscription
 from halfmq.wire.remoting.message_codec import PulledMessage, split_pull, unpack
@@ -107,7 +108,9 @@ class Feed:
     holds up the redeliveries of the others only when its own fill that capacity.
     """
 
-    def __init__(self, prefetch: int, prefetch_bytes: int = PREFETCH_BYTES) -> None:
+    def __init__(self, prefetch: int, prefetch_bytes: int = PREFETCH_BYTES, retry: Retry | None = None) -> None:
+        """``retry``: of its consumer, for each of its messages."""
+        self.retry = retry
         self._capacity = _Capacity(prefetch, prefetch_bytes)
         self._retry_capacity = _Capacity(_RETRIES_MAX, prefetch_bytes)
         self._waiting: deque[Entry[QueuePuller]] = deque()
@@ -401,6 +404,7 @@ class QueuePuller:
         if feed is not None:
             if self._context.telemetry is not None:
                 self._context.telemetry.received(message.topic, self._group)
+            message._retry = feed.retry
             feed.put(self, message)
             return
         log.warning("%r was redelivered for a topic that has no consumer here; handed back", message)
@@ -449,7 +453,7 @@ class QueuePuller:
         self._acked.set()
 
     async def retry(self, message: Message, delay: float | None) -> None:
-        await self._send_back(message, 0 if delay is None else delay_level(delay))
+        await self._send_back(message, 0 if delay is None else delay_level(delay), delay)
 
     def handling(self, message: Message) -> AbstractContextManager[object]:
         telemetry = self._context.telemetry
@@ -480,7 +484,8 @@ class QueuePuller:
     async def answer(self, work: Coroutine[Any, Any, None], size_bytes: int) -> None:
         await behind(self._context, work, size_bytes)
 
-    async def _send_back(self, message: Message, level: int) -> None:
+    async def _send_back(self, message: Message, level: int, delay: float | None = None) -> None:
+        """``delay``: exact, seconds, for brokers that know more than levels."""
         self._context.refuse_other_loop("this message")
         if self.released:
             self._warn_moved(message, level)
@@ -497,6 +502,8 @@ class QueuePuller:
             "unitMode": "false",
             "maxReconsumeTimes": str(self._retries),
         }
+        if delay is not None:
+            ext[EXT_DELAY_MS] = str(round(delay * 1000))
         if message._failure:
             ext[EXT_FAILURE] = message._failure
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from halfmq.client.handler_arguments import arguments_of
 from halfmq.client.user_code import is_async, is_generator, plain_result
 from halfmq.errors import UsageError
 
@@ -101,7 +102,7 @@ def check_handler(
                 f"{_name(function)} has markers or an outbox, and no inbox",
                 hint="inbox=Inbox(metadata): a message that is delivered twice would be answered twice",
             )
-        check_shape(function, HANDLER)
+        _check_arguments(function, HANDLER)
         return
     if not _has_once(inbox, **({"group": "g"} if kind == "inbox" else {})):
         raise UsageError(f"{kind}={inbox!r} is no {kind}", hint=made)
@@ -111,7 +112,19 @@ def check_handler(
             f"{_name(function)} has {'an' if kind == 'inbox' else 'a'} {kind} and no sessions",
             hint="App(..., sessions=sessionmaker(engine))",
         )
-    check_shape(function, (WITH_SENDING if sends else WITH_INBOX)[sessions])
+    _check_arguments(function, (WITH_SENDING if sends else WITH_INBOX)[sessions])
+
+
+def _check_arguments(function: Any, shape: Shape) -> None:
+    """``check_shape`` of a handler, which may take the message beside its body.
+
+    Raises:
+        UsageError: see there, and ``arguments_of``.
+    """
+    if callable(function) and not inspect.isclass(function):
+        beside = arguments_of(function, lenient=True).message_at is not None
+        shape = shape._replace(arguments=shape.arguments + beside)
+    check_shape(function, shape)
 
 
 def _has_once(table: Any, **named: str) -> bool:

@@ -21,6 +21,7 @@ from halfmq.client.loop_thread import loop_thread
 from halfmq.client.message import Delivery, Message
 from halfmq.client.outgoing import checked_bodies
 from halfmq.client.receipts import Receipt, TransactionReceipt
+from halfmq.client.retry_policy import DELAY_MAX_S
 from halfmq.client.user_code import plain_result
 from halfmq.errors import UsageError
 
@@ -309,6 +310,7 @@ class BlockingMessage(Message):
     def of(cls, message: Message) -> "BlockingMessage":
         """The blocking form of ``message``."""
         made = cls(message._stored, message._log_offset, message.body, message._delivery)
+        made._retry = message._retry
         made._came_in = forks.generation
         return made
 
@@ -323,7 +325,9 @@ class BlockingMessage(Message):
 
     def retry(self, delay: float | None = None) -> None:  # type: ignore[override]
         """See ``Message.retry``."""
-        loop_thread().run(self._required_delivery().retry(self, delay))
+        if delay is not None:
+            checked_seconds(delay, "delay", zero=True, at_most=DELAY_MAX_S)
+        loop_thread().run(self._required_delivery().retry(self, self._delay_s(delay)))
 
     def reject(self) -> None:  # type: ignore[override]
         """See ``Message.reject``."""
@@ -341,9 +345,12 @@ class BlockingMessage(Message):
             with self._required_delivery().handling(self):
                 yield self
         except Exception as error:  # noqa: BLE001 - the application's code or a bug; logged, and the service goes on
-            self._log_failure()
             self._failed(error)
-            self.retry()
+            if self._is_given_up_after(error):
+                self.reject()
+            else:
+                self._log_failure()
+                self.retry()
         else:
             self.ack()
 

@@ -26,7 +26,8 @@ class Threads:
     """A pool of at most ``threads_max`` threads, started on first use and ended by ``close``."""
 
     def __init__(self, threads_max: int, name: str) -> None:
-        self._threads_max = threads_max
+        #: Counts when the first thread is started.
+        self.threads_max = threads_max
         self._name = name
         self._pool: ThreadPoolExecutor | None = None
 
@@ -34,7 +35,7 @@ class Threads:
         if self._pool is None:
             from concurrent.futures import ThreadPoolExecutor
 
-            self._pool = ThreadPoolExecutor(self._threads_max, thread_name_prefix=self._name)
+            self._pool = ThreadPoolExecutor(self.threads_max, thread_name_prefix=self._name)
         # As ``asyncio.to_thread``: the function sees the caller's context variables, such as the current span.
         variables = copy_context()
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: variables.run(function, *args))

@@ -253,6 +253,8 @@ class SendBack(NamedTuple):
     message: StoredMessage | None
     #: Why the attempt failed; "" if the client does not say. A dead letter keeps it.
     failure: str = ""
+    #: When the next attempt begins, ms from now; it comes before ``delay_level``. -1: as that says.
+    delay_ms: int = -1
 
 
 class Actor(NamedTuple):

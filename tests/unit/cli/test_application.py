@@ -57,3 +57,18 @@ def test_what_is_wrong_with_it_is_said(
     assert (found, said in text) == (status, True), text
     assert ("broken.py" in text) == target.startswith("broken"), "with the place where the application failed"
     assert "importlib" not in text, "and not that of the import"
+
+
+def test_a_function_without_arguments_makes_the_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = shop_module(monkeypatch, tmp_path, tables=False)
+    (tmp_path / "factories.py").write_text(
+        "import shop\ndef make(): return shop.app\ndef broken(): 1 / 0\ndef nothing(): pass\nasync def later(): return shop.app\n"
+    )
+    assert load_app(COMMANDS, "factories:make") is shop.app
+    status, text = failure(capsys, "factories:broken")
+    assert (status, "calling factories:broken failed: ZeroDivisionError" in text) == (ExitStatus.FAILED, True)
+    for name, kind in (("nothing", "NoneType"), ("later", "coroutine")):
+        status, text = failure(capsys, f"factories:{name}")
+        assert (status, f"is not a halfmq.App, but of type {kind}" in text) == (ExitStatus.USAGE, True)

@@ -124,3 +124,21 @@ def test_a_block_that_does_not_fit_the_function_is_refused() -> None:
         run(handler(bill_async, Inbox(), wrong_async)(message()))
     with pytest.raises(UsageError, match="sessionmaker"):
         run(handler(bill, Inbox(), wrong)(message()))
+
+
+def test_a_parameter_that_is_annotated_message_gets_it_beside_the_body() -> None:
+    got: list[Any] = []
+
+    async def beside(event: Event, message: Message) -> None:
+        got.append((event, message.offset))
+
+    def last(event: Event, session: str, message: Message) -> None:
+        got.append((event, session, message.offset))
+
+    def between(event: Event, message: Message, session: str) -> None:
+        got.append((event, session, message.offset))
+
+    run(handler(beside)(message()))
+    for number, function in enumerate((last, between)):
+        run(handler(function, Inbox(), sessions)(message(UNIQ_KEY=f"U{number}")))
+    assert got == [(Event(7), 41), (Event(7), "session", 41), (Event(7), "session", 41)]

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from tests.support.scripted_broker import BROKER, ScriptedBroker, client_of
 from tests.support.virtual_time import in_virtual_time
 
@@ -111,3 +112,27 @@ async def test_refused_heartbeat_is_reported_and_does_not_stop_the_client() -> N
     broker.on[RequestCode.HEART_BEAT] = lambda _, request: encode_response(request, 1, "no")
     async with client_of(broker.network()) as client:
         assert (await client.send("t", b"x")).status == "SEND_OK"
+
+
+@in_virtual_time
+async def test_a_member_that_subscribes_to_something_else_is_logged_once_if_it_stays_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = ScriptedBroker()
+    text = "consumer group g: client me subscribes to a '*', client other subscribes to b '*'"
+    answers = [text, text, "", text, text, text]
+    lines = []
+
+    def heartbeat(_peer: Any, request: Any) -> bytes:
+        ext = {"HMQ_VERSION": "1", "HMQ_CONFLICT": answers.pop(0)}
+        return encode_response(request, 0, ext=ext)
+
+    broker.on[RequestCode.HEART_BEAT] = heartbeat
+    membership = Membership("me")
+    membership.set_consumer(consumer("g"))
+    connection_pool = ConnectionPool(broker.network(), on_push=lambda *_: None, introduce=membership.introduce)
+    connection = await connection_pool.get(BROKER)
+    while answers:
+        await membership.heartbeat(connection)
+        lines.append(len([line for line in caplog.messages if line.endswith(text)]))
+    assert lines == [1, 1, 1, 2, 2]

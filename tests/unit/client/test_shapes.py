@@ -185,3 +185,40 @@ def test_what_is_no_inbox_and_wrong_arguments_are_refused_as_early() -> None:
     for options in ({"inbox": "inbox", "sessions": BLOCKING}, {"start": "newest"}, {"tags": 1}, {"concurrency": 0}):
         with pytest.raises(UsageError):
             consumer(**options)(one)
+
+
+class TestMessageBesideTheBody:
+    """``def f(event: Order, message: Message)``."""
+
+    def test_shapes_that_fit(self) -> None:
+        app = App(URL, sessions=BLOCKING)
+
+        def plain(event: dict[str, int], message: Message) -> None: ...
+        def with_session(event: dict[str, int], session: Session, message: Message) -> None: ...
+        def before(event: dict[str, int], message: Message, session: Session) -> None: ...
+        def with_tx(event: dict[str, int], session: Session, tx: Any, message: Message) -> None: ...
+
+        def later(event: "Later", message: Message) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+        app.consumer("t", group="g")(plain)
+        app.consumer("t", group="g")(later)
+        app.consumer("t", group="g", inbox=INBOX)(with_session)
+        app.consumer("t", group="g", inbox=INBOX)(before)
+        app.consumer("t", group="g", inbox=INBOX, outbox=OUTBOX)(with_tx)
+
+    def test_shapes_that_do_not(self) -> None:
+        app = App(URL, sessions=BLOCKING)
+
+        def no_type(event, message: Message) -> None: ...  # type: ignore[no-untyped-def]
+        def twice(event: bytes, message: Message, other: Message) -> None: ...
+        def too_many(event: bytes, message: Message, session: Session) -> None: ...
+        def too_few(event: bytes, message: Message) -> None: ...
+
+        with pytest.raises(UsageError, match="no type for the body"):
+            app.consumer("t", group="g")(no_type)
+        with pytest.raises(UsageError, match="takes the message twice"):
+            app.consumer("t", group="g")(twice)
+        with pytest.raises(UsageError, match="is called with 2 arguments"):
+            app.consumer("t", group="g")(too_many)
+        with pytest.raises(UsageError, match="is called with 3 arguments"):
+            app.consumer("t", group="g", inbox=INBOX)(too_few)

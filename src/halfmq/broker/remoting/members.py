@@ -17,7 +17,7 @@ from halfmq.broker.services.tag_filter import parse_filter
 from halfmq.core.decision import Failed, Locked, Refused
 from halfmq.core.session import ConsumerData
 from halfmq.core.state import Subscription
-from halfmq.wire.remoting.codes import EXT_VERSION, RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import EXT_CONFLICT, EXT_VERSION, RequestCode, ResponseCode
 from halfmq.wire.remoting.group_bodies import (
     PULL_MODE,
     MessageQueue,
@@ -64,7 +64,8 @@ class MemberRequests(Handlers):
     def _registered(self, connection: Connection, request: Request[None], reply: Registered | Refused | Failed) -> None:
         if isinstance(reply, Registered):
             code = ResponseCode.INVALID_PARAMETER if reply.left_out else ResponseCode.SUCCESS
-            self._gateway.answer(connection, request, code, reply.left_out, CAPABILITY)
+            ext = {**CAPABILITY, EXT_CONFLICT: reply.conflict} if reply.conflict else CAPABILITY
+            self._gateway.answer(connection, request, code, reply.left_out, ext)
         else:
             self._refuse(connection, request, reply)
 

@@ -47,9 +47,11 @@ _LOCKS_LOGGED_S: Final = 60.0
 
 
 class Registered(NamedTuple):
-    """The member is registered. ``left_out``: why not in all of its producer groups."""
+    """The member is registered. ``left_out``: why not in all of its producer groups. ``conflict``: with which member of a consumer group
+    its subscription differs; "" if with none."""
 
     left_out: str | None
+    conflict: str = ""
 
 
 class Member(NamedTuple):
@@ -267,22 +269,28 @@ class Members:
         )  # fmt: skip
         self._forget_subscriptions(number, member)
         self._known_as(number, member.client_id)
+        conflicts = []
         for data in consumers:
             for subscription in data.subscriptions:
                 if subscription.expression_type not in ("", TAG):
                     self._on_unsupported(member.client_id, data.group, subscription)
-            self._subscription_conflicts.heard(data.group, number, member.client_id, data.subscriptions)
+            conflicts.append(
+                self._subscription_conflicts.heard(data.group, number, member.client_id, data.subscriptions)
+            )
+        conflict = next(filter(None, conflicts), "")
         groups = {data.group: self._view.groups[data.group] for data in consumers}
         if left_out is None and all(self._durable_groups.get(name) is group for name, group in groups.items()):
-            answer(Registered(None))
+            answer(Registered(None, conflict))
         else:  # a group from another client's heartbeat may not be durable yet, nor the transactions whose groups are too many
-            self._sequencer.after_durable(lambda _, __: self._registered(groups, left_out, answer), None, _DONE)
+            self._sequencer.after_durable(
+                lambda _, __: self._registered(groups, Registered(left_out, conflict), answer), None, _DONE
+            )
 
-    def _registered(self, groups: dict[str, GroupSettings], left_out: str | None, answer: _Answer) -> None:
+    def _registered(self, groups: dict[str, GroupSettings], registered: Registered, answer: _Answer) -> None:
         self._durable_groups.update(groups)
         if len(self._durable_groups) > len(self._view.groups):
             self._durable_groups = {n: group for n, group in self._durable_groups.items() if n in self._view.groups}
-        answer(Registered(left_out))
+        answer(registered)
 
     # --- bounds
 

@@ -97,6 +97,7 @@ class Sends:
         max_reconsume_times: int,
         origin_message_id: str,
         failure: str,
+        delay_ms: int,
         deliver: Deliver,
         failed: Callable[[Exception], None],
         context: Any,
@@ -104,14 +105,15 @@ class Sends:
         """A consumer failed on a message: it is delivered again later, or moved to the dead-letter queue.
 
         ``max_reconsume_times``: -1 if the consumer sent none. ``failure``: why the attempt
-        failed; "" if it does not say. Replies: Refused; Failed, also if the message is damaged; anything else is
-        a success. ``failed`` is called instead with what a read of the message raises.
+        failed; "" if it does not say. ``delay_ms``: of the next attempt; -1: ``delay_level`` says it. Replies: Refused; Failed, also if
+        the message is damaged; anything else is a success. ``failed`` is called instead with what a read of the message raises.
         """
 
         command = SendBack(
             peer.number, group, log_offset, delay_level, max_reconsume_times, origin_message_id, None,
             # It becomes a property, in which control characters are separators.
             printable(failure[: limits.DEAD_REASON_CHARS_MAX])[: limits.DEAD_REASON_CHARS_MAX],
+            delay_ms,
         )  # fmt: skip
 
         def found(message: StoredMessage | None) -> None:

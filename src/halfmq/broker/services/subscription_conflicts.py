@@ -25,41 +25,69 @@ class _Member(NamedTuple):
     wanted: Subscribed
 
 
+class _Group:
+    """The members by connection, and how many of them have each subscription: while all have one, a heartbeat compares nothing."""
+
+    __slots__ = ("counts", "members")
+
+    def __init__(self) -> None:
+        self.members: dict[int, _Member] = {}
+        self.counts: dict[Subscribed, int] = {}
+
+    def put(self, connection: int, member: _Member) -> None:
+        self.remove(connection)
+        self.members[connection] = member
+        self.counts[member.wanted] = self.counts.get(member.wanted, 0) + 1
+
+    def remove(self, connection: int) -> None:
+        member = self.members.pop(connection, None)
+        if member is None:
+            return
+        left = self.counts.pop(member.wanted) - 1
+        if left:
+            self.counts[member.wanted] = left
+
+
 class SubscriptionConflicts:
-    """Warns once for each client that joins with, or changes to, a subscription that differs from another member's."""
+    """Warns once for each client that joins with, or changes to, a subscription that differs from another member's, and says it in the
+    response to each heartbeat for as long as that is so.
+    """
 
     def __init__(self, is_due: Callable[[Hashable], bool] = lambda what: True) -> None:
         """``is_due``: whether to log now, as ``LogThrottle.is_due``: clients may change their subscriptions as often as they like."""
         self._is_due = is_due
-        #: Group -> connection -> its subscriptions.
-        self._groups: dict[str, dict[int, _Member]] = {}
+        self._groups: dict[str, _Group] = {}
 
-    def heard(self, group: str, connection: int, client_id: str, subscriptions: Iterable[Subscription]) -> None:
-        """Handle a heartbeat. Without a change it costs one comparison."""
+    def heard(self, group: str, connection: int, client_id: str, subscriptions: Iterable[Subscription]) -> str:
+        """Handle a heartbeat. Returns with whom it differs, for its client; "" if with nobody, which costs one comparison."""
         member = _Member(
             client_id, frozenset([one[:3] for one in subscriptions if not one.topic.startswith(RETRY_PREFIX)])
         )
-        members = self._groups.setdefault(group, {})
-        if members.get(connection) == member:
-            return
-        members[connection] = member
-        for other in members.values():
+        known = self._groups.setdefault(group, _Group())
+        is_new = known.members.get(connection) != member
+        if is_new:
+            known.put(connection, member)
+        if len(known.counts) == 1:
+            return ""
+        for other in known.members.values():
             if other.wanted != member.wanted and other.client_id != client_id:
-                if not self._is_due((group, client_id)):
-                    return
-                log.warning(
-                    "consumer group %s: client %s subscribes to %s, client %s subscribes to %s; all clients of a "
-                    "group must have the same subscription, or messages reach nobody",
-                    group, client_id, _named(member.wanted - other.wanted), other.client_id,
-                    _named(other.wanted - member.wanted),
-                )  # fmt: skip
-                return
+                text = (
+                    f"consumer group {group}: client {client_id} subscribes to {_named(member.wanted - other.wanted)}, client "
+                    f"{other.client_id} subscribes to {_named(other.wanted - member.wanted)}; all clients of a group must have the same "
+                    "subscription, or messages reach nobody"
+                )
+                if is_new and self._is_due((group, client_id)):
+                    log.warning("%s", text)
+                return text
+        return ""
 
     def left(self, group: str, connection: int) -> None:
         """The connection is no longer a member of the group."""
-        members = self._groups.get(group)
-        if members is not None and members.pop(connection, None) is not None and not members:
-            del self._groups[group]
+        known = self._groups.get(group)
+        if known is not None:
+            known.remove(connection)
+            if not known.members:
+                del self._groups[group]
 
 
 def _named(wanted: Subscribed) -> str:

@@ -46,7 +46,7 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
     Replies:
         Done: stored; or the group has no retry queues, and nothing is stored.
         Refused NOT_FOUND: no message is visible at this offset (undecided and rolled-back half messages are not).
-        Refused GROUP_NOT_EXIST, STORE_FULL: nothing was written.
+        Refused GROUP_NOT_EXIST, STORE_FULL, MESSAGE_ILLEGAL (the delay is too long): nothing was written.
     """
     group = state.groups.get(command.group)
     if group is None:
@@ -68,13 +68,14 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
         return Decision(NOTHING, found)
     topic, made = found
     queue_id = next_queue(topic)
-    level = 0 if dead else retry_level(command.delay_level, message.reconsume_times)
+    is_exact = command.delay_ms >= 0
+    level = 0 if dead or is_exact else retry_level(command.delay_level, message.reconsume_times)
     pairs = _properties(state, command, message, dead, level, topic.name, queue_id)
     place = (topic, queue_id, made, offset + sum([record.size for record in made]))
     times = min(message.reconsume_times + 1, _INT_MAX)
     with_reason = _with_reason(pairs, command.failure) if dead else pairs
     copy = message._replace(reconsume_times=times, properties=encode(with_reason))
-    delay = limits.DELAY_LEVELS_MS[level - 1] if level else 0
+    delay = limits.DELAY_LEVELS_MS[level - 1] if level else command.delay_ms if is_exact and not dead else 0
     facts = plain_facts(common_values(copy.properties))
     unique_id = pairs.get(UNIQ_KEY, "")
     decision = store_message(state, place, copy, unique_id, facts, delay, now_ms)

@@ -220,9 +220,13 @@ EXT_DURABILITY: Final = "HMQ_DURABILITY"
 EXT_REPEATED: Final = "HMQ_REPEATED"
 #: In a response with code 1: "true" if files of the store are damaged or cannot be read, so that the same request will fail again.
 EXT_DAMAGED: Final = "HMQ_DAMAGED"
-#: In an END_TRANSACTION that answers a check: "marker" if the outcome is from the marker table, not from application code.
+#: In a response to HEART_BEAT: from which other member of a consumer group the subscription differs.
+EXT_CONFLICT: Final = "HMQ_CONFLICT"
 #: In CONSUMER_SEND_MSG_BACK: the exception with which the attempt failed.
 EXT_FAILURE: Final = "HMQ_FAILURE"
+#: In CONSUMER_SEND_MSG_BACK: the delay of the next attempt, ms. A broker that does not know it takes the standard level beside it.
+EXT_DELAY_MS: Final = "HMQ_DELAY_MS"
+#: In an END_TRANSACTION that answers a check: "marker" if the outcome is from the marker table, not from application code.
 EXT_DECIDED_BY: Final = "HMQ_DECIDED_BY"
 DECIDED_BY_MARKER: Final = "marker"
 #: In an END_TRANSACTION of a coordinator: which one, in which epoch (``model.coordinator``).

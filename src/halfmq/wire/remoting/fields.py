@@ -18,6 +18,7 @@ from halfmq.model.text_fields import Fields, Int32, Int64, read_fields
 from halfmq.wire.remoting.codes import (
     EXT_COORDINATOR,
     EXT_DECIDED_BY,
+    EXT_DELAY_MS,
     EXT_FAILURE,
     EXT_SENT_AGAIN,
     EXT_TX_ID,
@@ -205,6 +206,8 @@ class SendBackFields(Fields, gc=False):
     max_reconsume_times: Int32 = -1
     #: halfmq only: why the attempt failed.
     failure: str = field(name=EXT_FAILURE, default="")
+    #: halfmq only: the delay of the next attempt, ms; -1: as ``delay_level`` says.
+    delay_ms: Int64 = field(name=EXT_DELAY_MS, default=-1)
 
 
 class ViewMessageFields(Fields, gc=False):

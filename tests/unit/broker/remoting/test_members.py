@@ -46,6 +46,19 @@ async def test_members_are_told_over_their_connections_when_one_comes_leaves_or_
         assert await members(first) == ["one"]
 
 
+async def test_the_response_says_from_which_member_of_a_group_the_subscription_differs(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        first, second = [await running.client() for _ in range(2)]
+        assert (await first.heartbeat("one", consumers={"C": ["T"]})).ext == {"HMQ_VERSION": "1"}
+        ext = (await second.heartbeat("two", consumers={"C": ["U"]})).ext
+        assert "group C: client two subscribes to U '*', client one subscribes to T '*'" in ext["HMQ_CONFLICT"]
+        assert (
+            "client one subscribes to T" in (await first.heartbeat("one", consumers={"C": ["T"]})).ext["HMQ_CONFLICT"]
+        )
+        assert (await second.heartbeat("two", consumers={"C": ["T"]})).ext == {"HMQ_VERSION": "1"}
+        assert (await first.heartbeat("one", consumers={"C": ["T"]})).ext == {"HMQ_VERSION": "1"}
+
+
 # --- what comes behind a heartbeat whose groups are being made ----------------------------------------------------
 
 

@@ -88,3 +88,21 @@ async def test_heartbeats_are_compared(tmp_path: Path, told: pytest.LogCaptureFi
         await until(lambda: len(running.broker._peers.connected) == 1)
         await (await running.client()).ask(34, {}, body("late@3", "TagC"))
         assert len([record for record in told.records if record.name == "halfmq.clients"]) == 1
+
+
+def test_each_heartbeat_gets_to_know_a_difference_until_there_is_none() -> None:
+    watch = SubscriptionConflicts()
+    assert watch.heard("C", 1, "shop@1", wants("*")) == ""
+    for _ in range(2):
+        text = watch.heard("C", 2, "till@2", wants("*", topic="stock"))
+        assert "client till@2 subscribes to stock '*', client shop@1 subscribes to orders '*'" in text
+    text = watch.heard("C", 1, "shop@1", wants("*"))
+    assert "client shop@1 subscribes to orders '*', client till@2 subscribes to stock '*'" in text
+    watch.left("C", 2)
+    assert watch.heard("C", 1, "shop@1", wants("*")) == ""
+    watch.heard("C", 3, "till@3", wants("TagA"))
+    watch.heard("C", 3, "till@3", wants("*"))
+    assert watch.heard("C", 1, "shop@1", wants("*")) == ""
+    watch.left("C", 1)
+    watch.left("C", 3)
+    assert not watch._groups, "nothing is kept of who left"

@@ -133,3 +133,32 @@ def test_a_dead_letter_without_space_for_its_reason_is_stored_without(other_byte
     large = failed(LARGE="x" * other_bytes)
     assert log.do(back(large, level=-1)._replace(failure="y" * 1_000)) == Done()
     assert "HMQ_DEAD_REASON" not in to_dict(log.of(MessageRecord)[0].message.properties)
+
+
+@pytest.mark.parametrize(("delay_ms", "due_ms"), [(1, 1), (2_500, 2_500), (3 * 86_400_000, 3 * 86_400_000)])
+def test_a_delay_in_milliseconds_comes_before_a_level(delay_ms: int, due_ms: int) -> None:
+    log = with_group()
+    assert log.do(back(failed(), level=5)._replace(delay_ms=delay_ms)) == Done()
+    (record,) = log.of(DelayedRecord)
+    assert record.due_ms == log.now_ms + due_ms
+    assert "DELAY" not in to_dict(record.message.properties)
+
+
+def test_a_delay_of_nothing_delivers_it_again_at_once() -> None:
+    log = with_group()
+    log.do(back(failed())._replace(delay_ms=0))
+    (record,) = log.of(MessageRecord)
+    assert (record.message.topic, record.message.reconsume_times) == ("%RETRY%CG", 1)
+
+
+def test_a_delay_does_not_keep_a_dead_letter_waiting() -> None:
+    log = with_group()
+    log.do(back(failed(16))._replace(delay_ms=5_000))
+    log.do(back(failed(), level=-1)._replace(delay_ms=5_000))
+    assert [record.message.topic for record in log.of(MessageRecord)] == ["%DLQ%CG"] * 2
+
+
+def test_a_delay_that_no_message_may_have_is_refused() -> None:
+    log = with_group()
+    refused(log.do(back(failed())._replace(delay_ms=3 * 86_400_000 + 1)), Why.MESSAGE_ILLEGAL)
+    refused(log.do(back(failed())._replace(delay_ms=2**62)), Why.MESSAGE_ILLEGAL)

@@ -1,0 +1,112 @@
+"""docs/services.md: its programs run with the commands that it shows."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from halfmq.cli.exit_status import ExitStatus
+from tests.documents.blocks import blocks_of
+from tests.documents.shell import shell
+from tests.support.ports import free_port
+from tests.support.served import Served
+from tests.support.waiting import PATIENCE_S, wait_until
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+pytest.importorskip("gunicorn")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+_HERE: Final = "tests/documents/test_services_page.py::test_the_programs_run_as_the_page_shows"
+
+
+@contextmanager
+def running(command: str, directory: Path, environment: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
+    """A command of the page, whose output is in ``out``."""
+    with (directory / "out").open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command.split()], cwd=directory, env=os.environ | environment, stdout=output, stderr=output
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(PATIENCE_S)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def ask(port: int, path: str, method: str = "GET") -> int | None:
+    """The status; None: nobody listens yet."""
+    with suppress(OSError):
+        try:
+            request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+    return None
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path / "DIR", tmp_path / "broker.log", "--durability", "memory")
+    served.start()
+    yield served
+    served.stop()
+
+
+def test_the_programs_run_as_the_page_shows(broker: Served, tmp_path: Path) -> None:
+    shown = blocks_of(_HERE)
+    for block in shown:
+        if block.language == "python":
+            name = block.text.partition("\n")[0].removeprefix("# ")
+            (tmp_path / name).write_text(block.text)
+    work, orders, list_dead, serve = [block.text.strip() for block in shown if block.language == "sh"]
+    environment = {"HALFMQ_URL": broker.url}
+
+    def said() -> str:
+        return (tmp_path / "out").read_text()
+
+    def until_billed(number: int, process: "subprocess.Popen[bytes]") -> None:
+        wait_until(lambda: f"order {number} is billed, attempt 1" in said(), said, unless=process.poll)
+
+    port = free_port()
+    with running(work.replace("8081", str(port)), tmp_path, environment) as worker:
+        wait_until(lambda: ask(port, "/readyz") == 200, said, unless=worker.poll)
+        shell(orders, tmp_path, environment=environment)
+        until_billed(1, worker)
+
+        def dead() -> dict[str, Any]:
+            found = json.loads(shell(list_dead, tmp_path, environment=environment).stdout)["letters"]
+            return {letter["body"]: letter["reason"] for letter in found}
+
+        wait_until(lambda: len(dead()) == 2, said, unless=worker.poll)
+        assert dead() == {
+            '{"id": 2, "card": "expired"}': "CardExpired: the card of order 2",
+            '{"id": "three"}': "NotDecoded: its body into Order: ValidationError: Expected `int`, got `str` - at `$.id`",
+        }
+    assert worker.returncode == ExitStatus.SUCCESS, said()
+    for number, served in ((11, "api:api"), (12, "pages:pages")):
+        port = free_port()
+        with running(f"uvicorn {served} --port {port}", tmp_path, environment) as service:
+            wait_until(lambda port=port: ask(port, "/ready") == 200, said, unless=service.poll)
+            assert ask(port, f"/orders/{number}", "POST") == 200
+            until_billed(number, service)
+    port = free_port()
+    with (
+        running(f"halfmq {work.partition(' --')[0].removeprefix('halfmq ')}", tmp_path, environment) as worker,
+        running(serve.replace("8000", str(port)), tmp_path, environment) as service,
+    ):
+        wait_until(lambda: ask(port, "/13") == 200, said, unless=service.poll)
+        until_billed(13, worker)
