@@ -15,6 +15,7 @@ import typer
 from halfmq.broker.log_output import LogOutput
 from halfmq.cli.application import load_app
 from halfmq.cli.exit_status import ExitStatus, exit_text
+from halfmq.cli.http_port import LOOPBACK, HttpPort
 from halfmq.cli.requests import Commands
 from halfmq.client.log import logger
 from halfmq.client.marker_table import BoundRelay
@@ -60,7 +61,7 @@ def relay(
     http_host: Annotated[
         str,
         typer.Option(help="Address for that port. There is no password: whoever reaches it reads it."),
-    ] = "127.0.0.1",
+    ] = LOOPBACK,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Verbose logging.")] = False,
 ) -> None:
     """Publish the outboxes of an application: run the relays that it registered with app.relay(...).
@@ -68,6 +69,8 @@ def relay(
     Any number may run at once. On SIGTERM or SIGINT it finishes the batches in flight and exits with 0. Target and database may be away, at
     the start too: it waits for them.
     """
+    if http_port is None and http_host != LOOPBACK:
+        _COMMANDS.fail("--http-host without --http-port: there is no port of HTTP", ExitStatus.USAGE)
     lines = LogOutput(sys.__stderr__.fileno() if sys.__stderr__ is not None else os.open(os.devnull, os.O_WRONLY))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, handlers=[lines])
     logger("halfmq").setLevel(logging.DEBUG if verbose else logging.INFO)
@@ -96,11 +99,10 @@ async def _served(relays: Sequence[BoundRelay], host: str, port: int | None, *, 
     """``_run``, with a port of HTTP if one is wanted."""
     if port is None:
         return await _run(relays, once=once)
-    # These are loaded by a relay with the option only.
-    from halfmq.relay.http import RelayHttp
+    # Prometheus' library is loaded by a relay with the option only.
     from halfmq.relay.metrics import RelayMetrics
 
-    http = RelayHttp(RelayMetrics(relays, [(one, one.shown) for one in Delivery]))
+    http = HttpPort(RelayMetrics(relays, [(one, one.shown) for one in Delivery]).paths())
     log.info("metrics on http://%s/metrics", await http.start(host, port))
     try:
         return await _run(relays, once=once)

@@ -16,12 +16,12 @@ import typer
 from halfmq.broker.log_output import LogOutput
 from halfmq.cli.application import load_app
 from halfmq.cli.exit_status import ExitStatus, exit_text
+from halfmq.cli.http_port import LOOPBACK, TEXT, Answer, HttpPort
 from halfmq.cli.reload import run_again_on_changes, without_reload
 from halfmq.cli.requests import Commands
 from halfmq.client.app import App
 from halfmq.client.log import logger
 from halfmq.errors import HalfmqError
-from halfmq.relay.http_port import TEXT, Answer, HttpPort
 
 #: How long threads of handlers may take to end after everything else has, seconds.
 _THREADS_S: Final = 1.0
@@ -63,7 +63,7 @@ def worker(
     ] = None,
     health_host: Annotated[
         str, typer.Option(help="Address for that port. There is no password: whoever reaches it reads it.")
-    ] = "127.0.0.1",
+    ] = LOOPBACK,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Verbose logging.")] = False,
 ) -> None:
     """Run the consumers of an application, and answer its checks.
@@ -72,6 +72,8 @@ def worker(
     finish for as long as App(shutdown_grace=...) says, and exits with 0; a second signal ends it at once. What was not finished is
     delivered again to the others.
     """
+    if health_port is None and health_host != LOOPBACK:
+        _COMMANDS.fail("--health-host without --health-port: there is no port of HTTP", ExitStatus.USAGE)
     lines = LogOutput(sys.__stderr__.fileno() if sys.__stderr__ is not None else os.open(os.devnull, os.O_WRONLY))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, handlers=[lines])
     logger("halfmq").setLevel(logging.DEBUG if verbose else logging.INFO)

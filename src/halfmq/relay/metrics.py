@@ -5,13 +5,14 @@ depend on how many scrape; a database that does not answer within ``DATABASE_S``
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from halfmq.broker.metrics.exposition import CONTENT_TYPE, ProcessFigures, Rows, written
 from halfmq.broker.metrics.families import COUNTER, GAUGE, Family
 from halfmq.client.log import logger
 from halfmq.client.marker_table import BoundRelay, RelayFigures
+from halfmq.printable import printable
 from halfmq.relay.rows import DatabaseAway
 
 #: How old figures of an outbox may be, s: reading them counts the rows.
@@ -19,6 +20,7 @@ FIGURES_S: Final = 5.0
 #: How long a scrape waits for a database, s. Prometheus waits ten.
 DATABASE_S: Final = 4.0
 
+_TEXT: Final = "text/plain; charset=utf-8"
 _ONE: Final = ("outbox", "target")
 _OUTBOX: Final = ("outbox",)
 _TABLE: Final = (
@@ -53,6 +55,20 @@ class RelayMetrics:
     def why_not(self) -> str:
         """Why a relay publishes nothing; empty: all are at work."""
         return "; ".join(f"{one.name}: {why}" for one in self._relays if (why := one.why_not()))
+
+    def paths(self) -> dict[str, Callable[[], Awaitable[tuple[int, str, bytes]]]]:
+        """What the port has: path -> status, content type and body."""
+        return {"/metrics": self._series, "/healthz": self._alive, "/readyz": self._ready}
+
+    async def _series(self) -> tuple[int, str, bytes]:
+        return 200, CONTENT_TYPE, await self.text()
+
+    async def _alive(self) -> tuple[int, str, bytes]:
+        return 200, _TEXT, b"ok\n"
+
+    async def _ready(self) -> tuple[int, str, bytes]:
+        why = self.why_not()
+        return (503, _TEXT, f"{printable(why)}\n".encode()) if why else (200, _TEXT, b"ok\n")
 
     async def text(self) -> bytes:
         """All series of now."""
@@ -119,6 +135,3 @@ class _CachedFigures:
         except Exception:
             log.exception("%s: its outbox cannot be read for metrics", self._relay.name)
         return None
-
-
-__all__ = ["CONTENT_TYPE", "FAMILIES", "RelayMetrics"]

@@ -48,6 +48,8 @@ SETTLE_S: Final = 10.0
 _LOOK_S: Final = 0.001
 #: How often ``settle`` moves the clock to the next check. Precedent: RocketMQ asks 15 times (``transactionCheckMax``).
 _CHECKS_MAX: Final = 32
+#: Of one ``advance``: ten years.
+_ADVANCE_MAX_S: Final = 315_576_000.0
 #: Due times of checks are rounded up to buckets of 64 ms.
 _BUCKET_MS: Final = 64
 _SETTINGS: Final = frozenset(one.name for one in fields(BrokerSettings))
@@ -242,17 +244,25 @@ class Broker:
 
     def _call(self, work: Coroutine[Any, Any, _T], timeout_s: float = _CALL_S) -> _T:
         """Run ``work`` on the broker's loop, and wait for it."""
-        if self._thread is None or self._loop is None or self._broker is None:
-            work.close()
-            self.raise_problems()
-            raise UsageError("this broker is not running", hint="broker.start()")
         try:
-            result = asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+            loop = self._refuse_stopped()
+        except BaseException:
+            work.close()
+            raise
+        try:
+            result = asyncio.run_coroutine_threadsafe(work, loop).result(timeout_s)
         except BaseException:
             self.raise_problems()
             raise
         self.raise_problems()
         return result
+
+    def _refuse_stopped(self) -> asyncio.AbstractEventLoop:
+        """Its loop. Raises UsageError: it is not running."""
+        if self._thread is None or self._loop is None or self._broker is None:
+            self.raise_problems()
+            raise UsageError("this broker is not running", hint="broker.start()")
+        return self._loop
 
     def _live(self) -> RealBroker:
         assert self._broker is not None
@@ -279,10 +289,13 @@ class Broker:
         It waits for the answers. If a client on the caller's own event loop gives them: ``await asyncio.to_thread(broker.advance, 60)``.
 
         Raises:
-            UsageError: the time is negative, or the broker is not running.
+            UsageError: it is no such time, or the broker is not running.
         """
-        if seconds < 0:
-            raise UsageError(f"advance({seconds:g}): time does not go back")
+        if not 0 <= seconds < _ADVANCE_MAX_S:  # also true for NaN
+            raise UsageError(
+                f"advance({seconds:g}): time does not go back, and ends", hint="seconds, at most ten years"
+            )
+        self._refuse_stopped()
         CLOCK.advance(round(seconds * 1000))
         self._call(self._until_quiet())
 

@@ -295,11 +295,11 @@ class crash(_Steps):  # noqa: N801 - used as a function
     ``async with`` is for an ``AsyncClient``, and for an ``App``, which is run in the block, which ends when a worker dies. One block at a
     time. ``times``: die when the point is reached for this time.
 
-    The client that died is opened again at the end of the block, unless ``restart=False``, or it is an ``App``'s whose block ended with the
-    crash.
+    The client that died is opened again at the end of the block, also if the service has caught the crash or another thread died; unless
+    ``restart=False``, or it is an ``App``'s whose block ended with the crash.
 
     Raises:
-        UsageError: there is no such point, or another ``crash`` is open. At the end of the block:
+        UsageError: there is no such point, ``times`` is less than 1, or another ``crash`` is open. At the end of the block:
         AssertionError: the point was not reached.
     """
 
@@ -307,6 +307,8 @@ class crash(_Steps):  # noqa: N801 - used as a function
         super().__init__()
         if point not in CRASH_POINTS:
             raise UsageError(f"there is no crash point {point!r}", hint=", ".join(CRASH_POINTS))
+        if times < 1:
+            raise UsageError(f"times={times}", hint="1: the first time")
         self.point = point
         self._times_left = times
         self._restart = restart
@@ -365,7 +367,7 @@ class crash(_Steps):  # noqa: N801 - used as a function
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         is_ours = self._ended(error)
-        client = self._to_restart(error) if is_ours else None
+        client = self._to_restart(error)
         if client is not None:
             if client._context.loop is not loop_thread().loop:
                 raise UsageError("an AsyncClient died", hint="async with crash(...)")
@@ -380,7 +382,7 @@ class crash(_Steps):  # noqa: N801 - used as a function
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         is_ours = self._ended(error)
-        client = self._to_restart(error) if is_ours else None
+        client = self._to_restart(error)
         if client is not None:
             if client._context.loop is asyncio.get_running_loop():
                 await client.connect()

@@ -110,6 +110,11 @@ def test_it_runs_until_it_is_told_to_stop(tmp_path: Path, monkeypatch: pytest.Mo
             assert shop.outbox.operations.status(session.connection()).lanes == [], "it has released its lanes"
 
 
+def test_an_address_for_http_without_a_port_is_refused() -> None:
+    refused = run("shop:app", "--http-host", "0.0.0.0")
+    assert (refused.returncode, "--http-host without --http-port" in refused.stderr) == (ExitStatus.USAGE, True)
+
+
 def test_it_serves_metrics_and_probes_on_a_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Served
 ) -> None:
@@ -135,7 +140,7 @@ def test_it_serves_metrics_and_probes_on_a_port(
         assert asked("/healthz") == asked("/readyz") == "ok\n"
         taken = run("shop:app", "--http-port", url.rpartition(":")[2])
         assert (taken.returncode, "Traceback" in taken.stderr) == (ExitStatus.FAILED, False), taken.stderr
-        assert "the relay cannot listen on 127.0.0.1:" in taken.stderr
+        assert "cannot listen for HTTP on 127.0.0.1:" in taken.stderr
     finally:
         process.terminate()
         assert process.wait(PATIENCE_S) == ExitStatus.SUCCESS

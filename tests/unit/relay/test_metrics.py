@@ -11,9 +11,10 @@ from tests.unit.relay.targets import batch, row
 from tests.unit.relay.test_relay import Rows, Target
 
 from halfmq.broker.metrics.families import COUNTER, PROCESS
+from halfmq.cli import http_port
+from halfmq.cli.http_port import HttpPort
 from halfmq.errors import ConnectError, PortTaken
-from halfmq.relay import http, metrics
-from halfmq.relay.http import RelayHttp
+from halfmq.relay import metrics
 from halfmq.relay.metrics import FAMILIES, RelayMetrics
 from halfmq.relay.publisher import Batch, Published
 from halfmq.relay.relay import Relay
@@ -155,7 +156,7 @@ async def test_two_relays_of_one_outbox_are_one_series() -> None:
 
 @asynccontextmanager
 async def serving(relay: Relay) -> AsyncIterator[int]:
-    server = RelayHttp(RelayMetrics([relay], STATES))
+    server = HttpPort(RelayMetrics([relay], STATES).paths())
     port = (await server.start("127.0.0.1", 0)).port
     try:
         yield port
@@ -214,7 +215,7 @@ async def test_a_relay_that_waits_is_alive_and_not_ready() -> None:
 
 
 async def test_a_connection_that_does_not_end_its_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "REQUEST_S", 0.05)
+    monkeypatch.setattr(http_port, "REQUEST_S", 0.05)
     async with serving(Relay(Counted(), Target())) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /metrics HTTP/1.1\r\n")
@@ -223,26 +224,29 @@ async def test_a_connection_that_does_not_end_its_request_is_closed(monkeypatch:
         writer.close()
 
 
-async def test_connections_beyond_a_few_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "REQUEST_S", 10 * PATIENCE_S)
-    monkeypatch.setattr(http, "CONNECTIONS_MAX", 2)
-    server = RelayHttp(RelayMetrics([Relay(Counted(), Target())], STATES))
+async def test_a_probe_is_answered_though_others_leave_their_requests_unfinished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_port, "REQUEST_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(http_port, "CONNECTIONS_MAX", 2)
+    server = HttpPort(RelayMetrics([Relay(Counted(), Target())], STATES).paths())
     port = (await server.start("127.0.0.1", 0)).port
-    held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-    await until(lambda: len(server._connections) == 2)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    with suppress(ConnectionError):
-        assert await soon(reader.read()) == b""
-    writer.close()
-    held.pop()[1].close()
-    await until(lambda: len(server._connections) == 1)
+    held = []
+    for count in (1, 2):
+        held.append(await asyncio.open_connection("127.0.0.1", port))
+        held[-1][1].write(b"GET /metrics HTTP/1.1\r\n")
+        await until(lambda count=count: len(server._connections) == count)  # type: ignore[misc]
     assert (await asked(port, "GET /healthz"))[0] == 200
-    held.pop()[1].close()
+    with suppress(ConnectionError):
+        assert await soon(held[0][0].read()) == b"", "the oldest was ended"
+    await until(lambda: len(server._connections) == 1)
+    for _, writer in held:
+        writer.close()
     await server.close()
 
 
 async def test_a_taken_port_is_said() -> None:
     async with serving(Relay(Counted(), Target())) as port:
-        server = RelayHttp(RelayMetrics([], STATES))
-        with pytest.raises(PortTaken, match=f"the relay cannot listen on 127.0.0.1:{port}: "):
+        server = HttpPort(RelayMetrics([], STATES).paths())
+        with pytest.raises(PortTaken, match=f"cannot listen for HTTP on 127.0.0.1:{port}: "):
             await server.start("127.0.0.1", port)

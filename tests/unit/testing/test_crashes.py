@@ -6,6 +6,7 @@ import inspect
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,6 +44,37 @@ def test_rows_and_messages_agree_wherever_the_service_dies(broker: Broker, shop:
         orders = shop.rows(shop.orders)
         assert orders == ([1, 2, 3] if point in COMMITTED else [1, 3])
         assert sent_ids(broker, sent) == orders
+
+
+@pytest.mark.parametrize("caught", ["by the service", "as another error", "in a thread"])
+def test_the_client_is_opened_again_whoever_sees_the_crash(broker: Broker, shop: Shop, caught: str) -> None:
+    with shop.client() as client:
+
+        def place() -> None:
+            with suppress(BaseException):
+                shop.place(client, 1)
+
+        if caught == "as another error":
+            with suppress(KeyError), crash("after-local-commit"):
+                place()
+                raise KeyError
+        elif caught == "in a thread":
+            with crash("after-local-commit") as died:
+                thread = threading.Thread(target=place)
+                thread.start()
+                died.wait()
+                thread.join()
+        else:
+            with crash("after-local-commit"):
+                place()
+        shop.place(client, 2)
+        broker.settle()
+        assert shop.rows(shop.orders) == [1, 2]
+
+
+def test_a_crash_that_can_never_happen_is_refused() -> None:
+    with pytest.raises(UsageError, match="times=0"):
+        crash("after-prepare", times=0)
 
 
 @pytest.mark.parametrize("point", TRANSACTION_POINTS)

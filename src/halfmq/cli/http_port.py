@@ -1,4 +1,4 @@
-"""A port of HTTP for programs that watch a service of an application, such as ``/healthz`` and ``/readyz`` of ``halfmq worker``.
+"""A port of HTTP for programs that watch a process of an application: of ``halfmq relay`` and ``halfmq worker``.
 
 It is not the broker's front door, which is made for peers that are not trusted. One request on each connection; few connections at a time,
 each with a deadline, so that nothing here grows.
@@ -17,10 +17,12 @@ from halfmq.client.log import logger
 from halfmq.errors import EnvironmentFailed, PortTaken
 from halfmq.model.address import Address, ip_of
 
-#: Connections at a time; further ones are closed at once.
+#: Connections at a time; a further one ends the oldest, since a probe must be answered though others leave theirs unfinished.
 CONNECTIONS_MAX: Final = 16
 #: From the accept until the response is written, s.
 REQUEST_S: Final = 10.0
+#: Where it listens by default: it has no password.
+LOOPBACK: Final = "127.0.0.1"
 TEXT: Final = "text/plain; charset=utf-8"
 _HEADER_BYTES_MAX: Final = 8_192
 
@@ -35,8 +37,8 @@ class HttpPort:
     def __init__(self, paths: Mapping[str, Callable[[], Awaitable[Answer]]]) -> None:
         self._paths = paths
         self._server: asyncio.Server | None = None
-        #: Those that are open.
-        self._connections: set[asyncio.Task[None]] = set()
+        #: Those that are open, the oldest first.
+        self._connections: dict[asyncio.Task[None], None] = {}
         self._hosts: frozenset[str] = frozenset()
 
     async def start(self, host: str, port: int) -> Address:
@@ -50,7 +52,7 @@ class HttpPort:
             self._server = await asyncio.start_server(self._accepted, host, port)
         except OSError as error:
             kind = PortTaken if error.errno == errno.EADDRINUSE else EnvironmentFailed
-            raise kind(f"no port of HTTP on {Address(host, port)}: {error.strerror or error}") from error
+            raise kind(f"cannot listen for HTTP on {Address(host, port)}: {error.strerror or error}") from error
         self._hosts = frozenset((host.lower(), "localhost"))
         return Address(host, int(self._server.sockets[0].getsockname()[1]))
 
@@ -67,21 +69,22 @@ class HttpPort:
         task = asyncio.current_task()
         assert task is not None
         if len(self._connections) >= CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
-        self._connections.add(task)
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.cancel()
+        self._connections[task] = None
         try:
             async with asyncio.timeout(REQUEST_S):
                 await self._serve(reader, writer)
         except (TimeoutError, OSError, h11.ProtocolError):
             writer.transport.abort()
         except asyncio.CancelledError:
-            writer.transport.abort()  # the end of the server: nobody awaits this task, whose callback would log it
+            writer.transport.abort()  # nobody awaits this task, whose callback would log it
         except Exception:
             log.exception("a request of HTTP failed")
             writer.transport.abort()
         finally:
-            self._connections.discard(task)
+            self._connections.pop(task, None)
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
