@@ -252,7 +252,7 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("halfmq dead list", _SERVICES),
         ("# api.py", _SERVICES),
         ("# pages.py", _SERVICES),
-        ("# site.py", Not("Flask is not among the packages of the tests; wsgi.py makes the same calls under the same server")),
+        ("# web.py", Not("Flask is not among the packages of the tests; wsgi.py makes the same calls under the same server")),
         ("# wsgi.py", _SERVICES),
         ("gunicorn --preload", _SERVICES),
     ),

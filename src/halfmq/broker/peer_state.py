@@ -185,7 +185,8 @@ TABLE: Final = (
             "core.state:ConsumerSession.subscriptions", "core.state:SessionState.consumers", "core.state:SessionState.produces",
             "core.state:SessionState.consumes", "broker.services.members:Members._subscribed", "broker.services.members:Members._subscribers", "broker.services.members:Members._connections",
             "broker.services.members:Members._ids", "broker.services.members:Members._owners", "broker.services.members:Members.software",
-            "broker.services.subscription_conflicts:SubscriptionConflicts._groups",
+            "broker.services.subscription_conflicts:SubscriptionConflicts._groups", "broker.services.subscription_conflicts:_Group.members",
+            "broker.services.subscription_conflicts:_Group.counts",
         ),
     ),
     PeerState(

@@ -76,7 +76,11 @@ class Client:
 
     @classmethod
     def from_env(cls, **options: Any) -> Self:
-        """See ``AsyncClient.from_env``."""
+        """Make a client from HALFMQ_URL (or RocketMQ's NAMESRV_ADDR) and HALFMQ_GROUP; ``options`` take precedence.
+
+        Raises:
+            UsageError: neither address is set.
+        """
         return cls(*environment(options), **options)
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -89,14 +93,25 @@ class Client:
         self.close()
 
     def connect(self, *, wait: bool = True) -> None:
-        """See ``AsyncClient.connect``."""
+        """Open the client, as ``with`` does. Call ``close`` at the end.
+
+        ``wait``: for a broker. Without it the client connects in the background, for as long as that takes, and until then transaction
+        blocks fail at once; ``is_ready`` says when a broker was found.
+
+        Raises:
+            ConnectError: no name server responds, or none of the brokers that it names.
+        """
         client = self._client if self._is_of_this_process else self._recreate()
         loop_thread().run(client.connect(wait=wait))
         self._client, self._made_in = client, forks.generation
         self._entered = True
 
     def close(self) -> None:
-        """See ``AsyncClient.close``. In a forked child it closes only the child's own connections."""
+        """Finish commits and verdicts in flight, leave all groups, and close all connections. Idempotent.
+
+        Running transactions and checks have a few seconds. Pending plain sends of other threads fail with ``SendTimeout``: wait for them
+        first. In a forked child it closes only the child's own connections, and the parent's stay open.
+        """
         if self._entered and self._is_of_this_process:
             loop_thread().run(self._client.close())
         self._entered = False
@@ -105,11 +120,15 @@ class Client:
 
     @property
     def is_ready(self) -> bool:
-        """See ``AsyncClient.is_ready``."""
+        """Whether the client is open and, as far as it knows, a broker answers and takes its consumers as members of their groups.
+
+        No I/O: it notices a request that timed out, a connection that was lost for as long as an attempt may take, and their end.
+        ``healthy`` asks a broker.
+        """
         return self._entered and self._live().is_ready
 
     def healthy(self) -> bool:
-        """See ``AsyncClient.healthy``; False if the client is not open."""
+        """Whether a broker answers a heartbeat now; for readiness probes. False if the client is not open."""
         return self._entered and loop_thread().run(self._live().healthy())
 
     @property
@@ -151,14 +170,18 @@ class Client:
     # --- transactions ---------------------------------------------------------------------------------------------
 
     def new_transaction_id(self) -> str:
-        """See ``AsyncClient.new_transaction_id``."""
+        """A new unique transaction id, for ``prepare``. No I/O."""
         return self._live().new_transaction_id()
 
     prepare = blocking(AsyncClient.prepare)
     settle_earlier = blocking(AsyncClient.settle_earlier)
 
     def coordinator(self, name: str) -> "BlockingCoordinator":
-        """See ``AsyncClient.coordinator``."""
+        """For somebody else's coordinator, which decides transactions of this client's group under ``name``: see ``Coordinator``.
+
+        Raises:
+            UsageError: the client is not open, it has no group, or the name is invalid.
+        """
         client = self._live()
         from halfmq.client.coordinator import BlockingCoordinator
 
@@ -202,8 +225,18 @@ class Client:
     fence = blocking(AsyncClient.fence)
 
     def relay(self, outbox: Any, sessions: Any, *, to: Any = None, **options: Any) -> "BlockingRelay":
-        """``with mq.relay(outbox, sessions): ...``; see ``AsyncClient.relay``. It works on the client's own thread, so ``sessions`` are
-        blocking ones, and ``to`` is used by nobody else."""
+        """Publish the rows of a ``halfmq.sql.Outbox`` while the block is open: ``with mq.relay(outbox, sessions): ...``.
+
+        It works on the client's own thread, so ``sessions`` is a sessionmaker of blocking sessions or an engine. ``to``: a publisher (see
+        ``halfmq.relay``) that nobody else uses; by default the broker of this client, in transactions of the group ``<group>-relay``.
+        ``options``: those of ``Outbox.relay``, and ``broker``, the name of the broker where there are several.
+
+        The block opens when database and target have answered, for which it waits as long as that takes. At its end the batches in flight
+        are finished. Any number of relays may run at once; ``halfmq relay`` runs one as a process.
+
+        Raises:
+            UsageError: an argument is wrong, the tables do not exist, or the client has no group and there is no ``to``.
+        """
         return BlockingRelay(self._live().relay(outbox, sessions, to=to, **options))
 
     @like(AsyncClient.send_in_transaction)
@@ -237,19 +270,32 @@ class Client:
     # --- checks ---------------------------------------------------------------------------------------------------
 
     def add_listener(self, listener: TransactionListener) -> None:
-        """See ``AsyncClient.add_listener``."""
+        """Answer checks with ``listener.check``.
+
+        Call it at application start, so that checks are answered after a crash too; it may be called before the client is opened.
+        """
         self._on_loop(lambda: self._client.add_listener(listener))
 
     def add_check(self, name: str, check: "CheckFunction") -> None:
-        """See ``AsyncClient.add_check``."""
+        """Register ``check(transaction) -> Outcome`` for the transactions begun with ``name``; replaces an earlier one.
+
+        May be called before the client is opened. The empty name is for transactions without a name, such as those of Java clients in the
+        same group. A forked child has the checks of its parent.
+        """
         self._on_loop(lambda: self._client.add_check(name, check))
 
     def check_functions(self) -> "dict[str, CheckFunction]":
-        """See ``AsyncClient.check_functions``."""
+        """A copy of the registered check functions, by transaction name."""
         return dict(self._checks)
 
     def answer_checks(self, markers: "MarkerTable", sessions: Any) -> None:
-        """See ``AsyncClient.answer_checks``."""
+        """Answer checks from the marker table. ``sessions``: your sessionmaker, bound to the primary.
+
+        Call it once, before the first transaction.
+
+        Raises:
+            UsageError: not a marker table, or not a sessionmaker.
+        """
         check_marker_table(markers)
         check = markers.checker(sessions)
         self._on_loop(lambda: self._client._answer_from_markers(markers.name, check))
@@ -319,28 +365,54 @@ class BlockingMessage(Message):
         return super()._required_delivery()
 
     def ack(self) -> None:  # type: ignore[override]
-        """Acknowledge; see ``Message.ack``."""
+        """Acknowledge the message. It returns at once; the offset is committed within about a second.
+
+        Raises:
+            UsageError: the message did not come from a consumer, or came in the parent of this process.
+        """
         delivery = self._required_delivery()
         loop_thread().post(delivery.ack, self)
 
     def retry(self, delay: float | None = None) -> None:  # type: ignore[override]
-        """See ``Message.retry``."""
+        """Hand the message back for redelivery to any member of the group, with ``attempt`` incremented; waits for the broker.
+
+        ``delay`` in seconds, at most 3 days; None: as the consumer's ``Retry`` says, whose default lets the broker choose (10 s, 30 s, 1
+        min, ...). Apache RocketMQ rounds it up to a standard delay level, the longest of which is 2 h. After the consumer's ``retries`` it
+        goes to the dead-letter queue. If the broker is unreachable, it is delivered again in this process.
+
+        Raises:
+            UsageError: ``delay`` is no such number, or the message did not come from a consumer of this process.
+        """
         if delay is not None:
             checked_seconds(delay, "delay", zero=True, at_most=DELAY_MAX_S)
         loop_thread().run(self._required_delivery().retry(self, self._delay_s(delay)))
 
     def reject(self) -> None:  # type: ignore[override]
-        """See ``Message.reject``."""
+        """Move the message to the group's dead-letter queue (``%DLQ%group``) at once; waits for the broker.
+
+        Raises:
+            UsageError: the message did not come from a consumer of this process.
+        """
         loop_thread().run(self._required_delivery().reject(self))
 
     def reply(self, body: object) -> None:  # type: ignore[override]
-        """See ``Message.reply``; it is sent now."""
+        """Answer a request: its sender gets ``body``, if it still waits. It is sent now.
+
+        If its requester is not connected, because the broker has just started again, it is repeated for as long as that waits, at most 30
+        s.
+
+        Raises:
+            UsageError: the message is no request. MessageTooLarge: nothing is sent. RequestFailed: nobody gets it, since its requester is
+                gone. ConnectError, SendTimeout: the broker did not answer.
+        """
         reply = self._reply(body, {})
         loop_thread().run(self._required_delivery().reply(self, reply))
 
     @contextmanager
     def processing(self) -> Iterator["BlockingMessage"]:  # type: ignore[override]
-        """See ``Message.processing``."""
+        """A block that calls ``ack`` at its end, and ``retry`` if it raises, or ``reject`` if the consumer's ``Retry`` says so of the
+        exception. That is logged, not propagated; KeyboardInterrupt and SystemExit are, and leave the message unacknowledged.
+        """
         try:
             with self._required_delivery().handling(self):
                 yield self
@@ -368,7 +440,13 @@ class BlockingBatch(list[BlockingMessage]):
             message._required_delivery().ack(message)
 
     def retry(self, delay: float | None = None) -> None:
-        """Hand every message back for redelivery; see ``Message.retry``."""
+        """Hand every message back for redelivery, with ``attempt`` incremented, one after the other.
+
+        ``delay`` in seconds, at most 3 days; None: as the consumer's ``Retry`` says.
+
+        Raises:
+            UsageError: ``delay`` is no such number, or the messages came in the parent of this process.
+        """
         for message in self:
             message.retry(delay)
 
@@ -393,12 +471,19 @@ class BlockingConsumer:
         self.close()
 
     def close(self) -> None:
-        """See ``Consumer.close``. In a forked child it does nothing."""
+        """Leave the group and end the iteration, like leaving the block; messages that are not acknowledged are delivered again.
+
+        In a forked child it does nothing.
+        """
         if self._made_in == forks.generation:
             loop_thread().run(self._consumer.close())
 
     def stop(self) -> None:
-        """See ``Consumer.stop``; may be called in any thread or signal handler. In a forked child it does nothing."""
+        """End the iteration, from any thread or signal handler. It returns at once.
+
+        Buffered messages are delivered again to the group. Messages already returned can be acknowledged until the block is left. In a
+        forked child it does nothing.
+        """
         if self._made_in != forks.generation:
             return
         loop_thread().post(self._consumer.stop)

@@ -1,11 +1,14 @@
 """``import halfmq`` is cheap, and every public name is there when it is asked for."""
 
+import inspect
 import subprocess
 import sys
+from typing import Final
 
 import pytest
 
 import halfmq
+from halfmq.client import sync
 
 HEAVY = ("sqlalchemy", "typer", "rich", "pydantic", "pyspark", "pyarrow", "numpy", "uvloop", "opentelemetry")
 
@@ -58,3 +61,22 @@ def test_a_service_that_only_sends_loads_neither_transactions_nor_consumers() ->
     ):
         assert f"halfmq.client.{later}" not in loaded, later
     assert "halfmq.client.producer" in loaded
+
+
+#: Classes with which code without asyncio works; a reader must not have to look up what the asynchronous ones say.
+_BLOCKING: Final = (sync.Client, sync.BlockingMessage, sync.BlockingBatch, sync.BlockingConsumer, sync.BlockingRelay)
+
+
+def test_each_public_name_of_the_blocking_client_is_documented_by_itself() -> None:
+    documented = 0
+    for owner in _BLOCKING:
+        for name, member in vars(owner).items():
+            if name.startswith("_"):
+                continue
+            text = inspect.getdoc(member.__func__ if isinstance(member, classmethod) else member)
+            if not callable(member) and not isinstance(member, property | classmethod):
+                continue
+            assert text, f"{owner.__name__}.{name}"
+            assert not text.startswith("See "), f"{owner.__name__}.{name}: {text}"
+            documented += 1
+    assert documented > 40
