@@ -1,0 +1,6 @@
+from django.contrib import admin
+from django.urls import path
+
+from tests.django.shop import views
+
+urlpatterns = [path("orders", views.orders), path("direct", views.direct), path("admin/", admin.site.urls)]
