@@ -102,9 +102,9 @@ class Project:
 
 def undecided(broker: Served) -> list[Any]:
     shown = subprocess.check_output(
-        [sys.executable, "-m", "halfmq", "tx", "list", "--broker", f"127.0.0.1:{broker.port}", "--json"], text=True
+        [sys.executable, "-m", "halfmq", "tx", "list", "--url", broker.url, "--json"], text=True
     )
-    return json.loads(shown)
+    return json.loads(shown)["transactions"]
 
 
 @pytest.mark.slow

@@ -5,8 +5,7 @@ import os
 
 SECRET_KEY = "of-the-tests"
 ALLOWED_HOSTS = ["*"]
-INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "django.contrib.messages", "django.contrib.sessions",
-                  "django.contrib.admin", "halfmq.django", "tests.django.shop"]  # fmt: skip
+INSTALLED_APPS = ["halfmq.django", "tests.django.shop"]
 DATABASES = json.loads(
     os.environ.get("SHOP_DATABASES", '{"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}')
 )
@@ -19,11 +18,6 @@ HALFMQ = {
     "ANSWER_CHECKS": os.environ.get("SHOP_ANSWER_CHECKS", "1") == "1",
 }
 ROOT_URLCONF = "tests.django.shop.urls"
-MIDDLEWARE = ["django.contrib.sessions.middleware.SessionMiddleware", "django.contrib.auth.middleware.AuthenticationMiddleware",
-              "django.contrib.messages.middleware.MessageMiddleware"]  # fmt: skip
-TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True,
-              "OPTIONS": {"context_processors": ["django.template.context_processors.request", "django.contrib.auth.context_processors.auth",
-                                                 "django.contrib.messages.context_processors.messages"]}}]  # fmt: skip
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 if any(values["ENGINE"].endswith("mysql") for values in DATABASES.values()):

@@ -1,6 +1,5 @@
-from django.contrib import admin
 from django.urls import path
 
 from tests.django.shop import views
 
-urlpatterns = [path("orders", views.orders), path("direct", views.direct), path("admin/", admin.site.urls)]
+urlpatterns = [path("orders", views.orders), path("direct", views.direct)]
