@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.django.conftest import MARIADB, POSTGRES, place_of
+from tests.django.conftest import POSTGRES, place_of
 from tests.support.ports import free_port
 from tests.support.served import Served
 from tests.support.visible import visible
@@ -109,7 +109,7 @@ def undecided(broker: Served) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", [POSTGRES, MARIADB])
+@pytest.mark.parametrize("kind", [POSTGRES, pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.thorough])])
 @pytest.mark.parametrize("orders", [40, pytest.param(1_000, marks=pytest.mark.thorough)])
 def test_orders_in_the_databases_are_the_messages(
     kind: str, orders: int, served: Served, tmp_path: Path, request: pytest.FixtureRequest

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from django.test import TestCase, TransactionTestCase
-from tests.django.shop.models import Order
-from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
 from halfmq.django.markers import Markers
+from tests.django.shop.models import Order
+from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
 
 class _Sends:
@@ -28,7 +28,7 @@ class _Sends:
 class InATestCase(_Sends, TestCase):
     __test__ = False  # run below, on a database of its own
 
-    def runTest(self) -> None:
+    def runTest(self) -> None:  # noqa: N802 - unittest's name
         self.place("a")
         assert self.texts() == [], "the transaction of the test is never committed"
         with self.captureOnCommitCallbacks(execute=True) as called:
@@ -40,7 +40,7 @@ class InATestCase(_Sends, TestCase):
 class InATransactionTestCase(_Sends, TransactionTestCase):
     __test__ = False
 
-    def runTest(self) -> None:
+    def runTest(self) -> None:  # noqa: N802 - unittest's name
         self.place("a")
         assert self.texts() == ["a"]
 
