@@ -69,6 +69,7 @@ PARTS: Final = (
     ),
     Part("demo", "a run of the demo", 0.7, ("tests/demo",), _SLOW),
     Part("relay", "outbox and relay, to RabbitMQ, Apache Kafka, Apache RocketMQ; the examples", 0.7, ("tests/unit/relay", "tests/outbox")),
+    Part("django", "Django: blocks on each database, and a project whose workers are killed", 0.7, ("tests/django",)),
     Part("systems", "coordinator, TCC, compensation, damage: failure tables, and by chance", 0.7, ("tests/systems",)),
     _command("lint", "form of the code", "ruff", "check", ".", suites=("fast", "gate", "all")),
     _command("weaknesses", "known weaknesses in the code", "bandit", "--quiet", "--configfile", "pyproject.toml", "--recursive", "src", "examples"),

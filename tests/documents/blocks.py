@@ -216,6 +216,11 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("halfmq serve", By(f"{_TLS}::test_the_commands_and_the_program_run")),
         ("rocketmq://USER@HOST", Not("the form of a URL; tests/compat/test_acl.py uses one")),
     ),
+    "docs/django.md": (
+        ("pip install", Not("as README.md, whose installation is run; the environment of the tests has both")),
+        ("INSTALLED_APPS", Not("lines of a settings file; tests/django/shop/settings.py is one, and all tests of Django use it")),
+        ("from halfmq import django as mq", Not("a part of a view; tests/django/test_killed_workers.py runs tests/django/shop/views.py")),
+    ),
     "docs/tracing.md": (
         ("pip install", Not("as README.md, whose installation is run; the environment of the tests has both")),
         ("import asyncio", By(f"{_PROGRAMS}::test_the_page_of_traces_is_one_program")),

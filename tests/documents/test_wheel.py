@@ -26,6 +26,7 @@ EXTRA_OF: Final = {
     "halfmq/broker": "server",
     "halfmq/bench": "server",
     "halfmq/client/telemetry.py": "otel",
+    "halfmq/django": "django",
     "halfmq/runtime/sealing.py": "server",
     "halfmq/sql/alchemy": "sql",
     "halfmq/relay/kafka.py": "kafka",

@@ -41,11 +41,11 @@ class Handling(Enum):
     HANDLED = "handled"
     #: The inbox or barrier knows the message: it is acknowledged, and the handler was not called.
     DUPLICATE = "duplicate"
-    #: The handler, or the decoding of its body, has raised: the message will be delivered again.
+    #: The handler has raised: the message will be delivered again.
     RETRIED = "retried"
     #: It has failed too often: ``on_dead`` has handled it, and it is acknowledged.
     COMPENSATED = "compensated"
-    #: It has failed too often, or was rejected: it is in the dead-letter queue.
+    #: It has failed too often or for good, its body cannot be decoded, or it was rejected: it is in the dead-letter queue.
     DEAD = "dead"
 
 

@@ -7,6 +7,8 @@ evidence. A message belongs to the savepoints in which it was collected: those o
 those of the database.
 """
 
+from collections.abc import Callable
+
 from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, SessionTransaction
@@ -202,6 +204,9 @@ class SessionWork:
                 self._outbox.table.fullname, str(why).removesuffix(f" ({why.hint})"), number,
             )  # fmt: skip
         return in_outbox(self._outbox.write(connection, messages), messages)
+
+    def call_after_commit(self, call: Callable[[], None]) -> bool:
+        return False  # a hook of the application in the same session may raise before ours
 
     def commit(self) -> FailedCommit | None:
         assert self._guard is not None

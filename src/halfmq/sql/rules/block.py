@@ -72,11 +72,18 @@ class LocalWork(Protocol):
         """
         ...
 
-    def commit(self) -> FailedCommit | None:
-        """Commit. None: committed. Otherwise the failure; the transaction is rolled back where that is possible.
+    def call_after_commit(self, call: Callable[[], None]) -> bool:
+        """After ``ready``, before ``commit``: have ``call`` called by the library's own hook when the transaction has committed, at once or
+        after an outer block. It sends the verdict. False: there is no such hook, so that the return of ``commit`` says it.
+        """
+        ...
 
-        Raises: only BaseExceptions (task cancellation, KeyboardInterrupt), after the same clean-up; whether it committed is then
-        unknown.
+    def commit(self) -> FailedCommit | None:
+        """Commit. None: committed, or within an outer block that commits. Otherwise the failure; the transaction is rolled back where that
+        is possible.
+
+        Raises: BaseExceptions (task cancellation, KeyboardInterrupt), after the same clean-up; whether it committed is then unknown. Where
+            ``call_after_commit`` is True also what the application's own hooks have raised.
         """
         ...
 
@@ -208,14 +215,21 @@ class _Steps:
             await self._on_connection(self._work.abandon)
             return
         prepared = await self._prepare()
+        is_by_hook = prepared is not None and self._work.call_after_commit(lambda: self._hooked(prepared))
         failed: FailedCommit | None = await self._on_connection(self._work.commit)
         if failed is not None:
             if prepared is not None and failed.meaning is CommitFailure.ROLLED_BACK:
                 await self._send_rollback(prepared)
             raise_failed(failed, self.transaction.id, sent=prepared is not None)
+        if is_by_hook:
+            return
         self.transaction._receipt = self._fallen_back
         if prepared is not None:
             await self._send_commit(prepared)
+
+    def _hooked(self, prepared: Prepared) -> None:
+        """The call of a library's hook, which is a plain function: so are the calls of the blocking face that has one."""
+        finished(self._send_commit(prepared))
 
     async def _prepare(self) -> Prepared | None:
         """None: the broker has nothing to commit."""

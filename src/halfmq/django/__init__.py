@@ -1,0 +1,38 @@
+"""halfmq in Django: one outcome for ``transaction.atomic`` and the messages that are sent in it.
+
+    INSTALLED_APPS = [..., "halfmq.django"]
+    HALFMQ = {"URL": "rocketmq://127.0.0.1:9876", "GROUP": "orders"}
+
+    with mq.atomic() as tx:                                # transaction.atomic(durable=True) underneath
+        order = Order.objects.create(...)
+        tx.send("order-created", {"id": order.pk})
+
+``from halfmq import django as mq``. ``client`` is the process's client, which also answers the broker's checks from the marker table.
+Needs the extra ``halfmq[django]``; the tables are made by ``manage.py migrate``.
+
+Names are imported lazily: Django imports this package before its settings are ready.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from halfmq.django.block import atomic
+    from halfmq.django.process import client
+
+__all__ = ["atomic", "client"]
+
+_WHERE = {"atomic": "block", "client": "process"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

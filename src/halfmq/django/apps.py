@@ -1,0 +1,33 @@
+"""The application that ``INSTALLED_APPS`` names."""
+
+from typing import Any
+
+from django.apps import AppConfig
+from django.core.signals import request_started
+from django.db.models.signals import post_migrate
+
+
+class HalfmqConfig(AppConfig):
+    """``"halfmq.django"`` in ``INSTALLED_APPS``."""
+
+    name = "halfmq.django"
+    label = "halfmq"
+    verbose_name = "halfmq"
+
+    def ready(self) -> None:
+        from halfmq.django import system_checks  # noqa: F401 - registers them
+        from halfmq.django.process import begin_to_answer
+
+        post_migrate.connect(_fill, sender=self)
+        # Not here: what loads the application may fork afterwards (gunicorn --preload), or only be a command.
+        request_started.connect(begin_to_answer, dispatch_uid="halfmq.begin_to_answer")
+
+
+def _fill(*, using: str, **_: Any) -> None:
+    """The rows that the tables have from the beginning; also after ``flush``, which a TransactionTestCase does."""
+    from halfmq.django.database import table_exists
+    from halfmq.django.markers import markers_of
+    from halfmq.django.tables import MARKERS_TABLE
+
+    if table_exists(using, MARKERS_TABLE):
+        markers_of(using).rows.establish_again()

@@ -1,0 +1,32 @@
+"""``with mq.atomic() as tx``: ``transaction.atomic`` whose messages become visible if and only if it commits."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS
+
+from halfmq.django.markers import markers_of
+from halfmq.django.process import client
+from halfmq.sql.rules.block import SqlTransaction
+
+
+def atomic(using: str | None = None, *, durable: bool = True, **options: Any) -> AbstractContextManager[SqlTransaction]:
+    """``transaction.atomic(using, durable=True)`` with messages: ``with mq.atomic() as tx: tx.send(topic, body)``.
+
+    The half messages are sent at the end of the block, then the database commits, and then the messages become visible. An exception in the
+    block rolls back, and nothing was sent. Code that runs in ``on_commit`` runs after the verdict.
+
+    Within another ``atomic`` (ATOMIC_REQUESTS, a TestCase) it needs ``durable=False``. The marker is then in the outer transaction, the
+    halves are prepared at the end of this block, and nothing is visible before the outermost block commits. If that rolls back, or goes
+    back to a savepoint from before this block, the broker finds out by its check.
+
+    ``options``: those of ``Client.transaction``, such as ``query_id`` and ``timeout``, seconds.
+
+    Raises:
+        UsageError: it is inside another ``atomic``, and ``durable`` is True; the alias has no marker table by the setting HALFMQ.
+        HalfmqError: at the end of the block, if the broker does not take the messages; rolled back.
+        TransactionUnknown: the connection was lost during COMMIT: look for your rows before you repeat it.
+    """
+    markers = markers_of(using or DEFAULT_DB_ALIAS)
+    named: dict[str, Any] = {"checked_elsewhere": True, **options}
+    return client().transaction(durable, markers=markers, **named)  # type: ignore[return-value]

@@ -1,0 +1,30 @@
+"""`manage.py halfmq_checks`: answers the broker's checks from the marker tables, until it is interrupted or terminated."""
+
+import signal
+import threading
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from halfmq.django.configuration import configuration
+from halfmq.django.process import make_client
+
+
+class Command(BaseCommand):
+    """Web workers answer too, unless HALFMQ["ANSWER_CHECKS"] is False; this answers also while no worker runs."""
+
+    help = "Answer the checks of the broker about transactions of this project, until interrupted."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        ended = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ended.set())
+        wanted = configuration()
+        client = make_client(wanted, answers_checks=True)
+        client.connect(wait=False)
+        try:
+            self.stdout.write(f"answering checks of {wanted.group} from {', '.join(wanted.databases)}")
+            self.stdout.flush()
+            ended.wait()
+        finally:
+            client.close()

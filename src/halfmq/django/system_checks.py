@@ -1,0 +1,62 @@
+"""What `manage.py check` says about the setting HALFMQ, and with ``--database`` about the tables."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, register
+
+from halfmq.django.configuration import configuration
+from halfmq.django.database import table_exists
+from halfmq.django.tables import MARKERS_TABLE, VENDORS
+from halfmq.errors import UsageError
+
+
+@register
+def check_setting(**_: Any) -> list[CheckMessage]:
+    """The setting can be read, and its databases can be used."""
+    try:
+        wanted = configuration()
+    except UsageError as error:
+        return [Error(str(error), hint=error.hint, id="halfmq.E001")]
+    found: list[CheckMessage] = []
+    for using in wanted.databases:
+        values = settings.DATABASES.get(using)
+        if values is None:
+            found.append(Error(f"HALFMQ['DATABASES'] names {using!r}, which DATABASES has not", id="halfmq.E002"))
+        elif values.get("AUTOCOMMIT") is False:
+            found.append(
+                Error(
+                    f"database {using!r} has AUTOCOMMIT off, so that atomic does not commit",
+                    hint="mq.atomic needs Django's default",
+                    id="halfmq.E003",
+                )
+            )
+    return found
+
+
+@register(Tags.database)
+def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """The tables exist. Django asks with `manage.py check --database default`, and before `migrate`, where they may be missing."""
+    from halfmq.django.database import connection_to
+
+    try:
+        wanted = configuration()
+    except UsageError:
+        return []
+    found: list[CheckMessage] = []
+    for using in set(databases or ()) & set(wanted.databases) & set(settings.DATABASES):
+        vendor = connection_to(using).vendor
+        if vendor not in VENDORS:
+            found.append(Error(f"halfmq has no tables for {vendor}", id="halfmq.E004"))
+        elif not table_exists(using, MARKERS_TABLE):
+            from django.core.checks import Warning as Warned
+
+            found.append(
+                Warned(
+                    f"there is no table {MARKERS_TABLE} in database {using!r}",
+                    hint=f"manage.py migrate halfmq --database {using}",
+                    id="halfmq.W001",
+                )
+            )
+    return found
