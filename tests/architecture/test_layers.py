@@ -54,8 +54,9 @@ def test_decisions_and_codecs_do_no_io(package: str, also: set[str]) -> None:
     assert checked > 3
 
 
-#: The places that open and accept sockets, where TLS would enter: of clients, of the broker; the port for probes of a relay or worker,
-#: without TLS; and a server that the benchmark compares the broker with. Libraries of the databases and of the relay's targets have sockets of their own.
+#: The places that open and accept sockets, where TLS would enter: of clients, of the broker; the probes of a relay or worker,
+#: without TLS; and a server that the benchmark compares the broker with. Libraries of the databases and of the relay's targets have
+#: sockets of their own.
 OF_SOCKETS = {
     "client/connector.py": {"create_connection"},
     "broker/listener.py": {"socket", "connect_accepted_socket"},
