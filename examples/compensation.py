@@ -5,6 +5,7 @@ Run `halfmq serve --data ./data` in another terminal, then `python examples/comp
 
 import asyncio
 import os
+from typing import Any
 
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert, select, update
 from sqlalchemy.orm import Session, sessionmaker
@@ -23,7 +24,7 @@ class Service:
         self.engine = create_engine(os.environ.get(variable, f"sqlite:///compensation-{name}.db"))
         self.parts = Table(name, tables, Column("id", Integer, primary_key=True), Column("state", String(9)))
         self.markers, inbox = MarkerTable(tables, f"{name}_marker"), Inbox(tables, f"{name}_inbox")
-        self.options = {"inbox": inbox, "markers": self.markers, "sessions": sessionmaker(self.engine)}
+        self.options: dict[str, Any] = {"inbox": inbox, "markers": self.markers, "sessions": sessionmaker(self.engine)}
         tables.create_all(self.engine)
 
     def ids(self, state: str) -> list[int]:
@@ -60,7 +61,7 @@ def finish(message: Message, session: Session, _tx) -> None:
 
 
 def place() -> None:
-    block = {"markers": shop.markers, "checked_elsewhere": True}  # by the app
+    block: dict[str, Any] = {"markers": shop.markers, "checked_elsewhere": True}  # by the app
     with Client(app.client().url, group="shop") as mq, Session(shop.engine) as db, mq.transaction(db, **block) as tx:
         tx.send(PLACED, db.execute(insert(shop.parts).values(state="placed")).inserted_primary_key.id)
 

@@ -76,6 +76,7 @@ PARTS: Final = (
     _command("format", "format of the code", "ruff", "format", "--check", "."),
     _command("layers", "imports between packages", "lint-imports", suites=("fast", "gate", "all")),
     _command("types", "types", "mypy"),
+    Part("mistakes", "mistakes in the types of users' programs, planted for mypy and pyright; options", 1.0, ("tests/types",)),
     Part("documents", "programs, commands and quotations of the pages; the built package", 1.0, ("tests/documents",)),
     Part(
         "rest", "Spark's parts without Spark, histories, fuzz corpus, planted bugs, instructions, architecture", 1.0,

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Generator
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 import msgspec
 import typer
@@ -13,6 +13,7 @@ from halfmq.cli.cluster import Cluster
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.moment import moment_ms
 from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Timeout, Url
+from halfmq.client.arguments import StartFrom
 from halfmq.client.message import Message
 from halfmq.client.sync import Client
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
@@ -111,7 +112,7 @@ def _of_group(topic: str, group: str, start: str, follow: bool, url: str, timeou
     with (
         _COMMANDS.reported(),
         Client(url, timeout=timeout) as client,
-        client.consumer(topic, group=group, start=start) as consumer,
+        client.consumer(topic, group=group, start=cast(StartFrom, start)) as consumer,
     ):
         while (message := consumer.get(None if follow else _IDLE_S)) is not None:
             yield message

@@ -79,7 +79,7 @@ def relay(
     try:
         found = load_app(_COMMANDS, target)
         try:
-            relays = found.relays(**({} if workers is None else {"workers": workers}))
+            relays = found.relays() if workers is None else found.relays(workers=workers)
         except (UsageError, TypeError) as error:
             _COMMANDS.fail(f"a relay of {target}: {error}", ExitStatus.USAGE)
         if not relays:

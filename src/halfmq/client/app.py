@@ -17,19 +17,36 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from halfmq.client.arguments import (
+    ConnectOptions,
+    ConsumerOptions,
     Notes,
+    RelayOptions,
+    StartFrom,
     check_marker_table,
     check_outbox,
     checked_count,
     checked_seconds,
     note_pairs,
+    refuse_unknown,
 )
 from halfmq.client.async_client import CHECKS, TCC_TIMEOUT_S, AsyncClient, environment
 from halfmq.client.branch import Branch
@@ -38,7 +55,7 @@ from halfmq.client.handler import Block, Handler, HandlerTransaction, InboxPort
 from halfmq.client.key_order import pause_s
 from halfmq.client.listener import TransactionListener
 from halfmq.client.log import log
-from halfmq.client.marker_table import BoundRelay, CheckFunction, MarkerTable
+from halfmq.client.marker_table import AsyncMarkerTable, BoundRelay, CheckFunction, MarkerTable, OutboxTable
 from halfmq.client.message import DeadCalls, Message
 from halfmq.client.participant import BarrierPort, Participant
 from halfmq.client.retry_policy import NotDecoded, Retry, checked_retry
@@ -48,7 +65,9 @@ from halfmq.client.user_code import RunBlocking, Threads, call, end_tasks, is_ou
 from halfmq.errors import HalfmqError, UnsupportedCombination, UsageError
 
 if TYPE_CHECKING:
+    from halfmq.client.arguments import AppOptions, TccOptions
     from halfmq.client.direct_delivery import DirectDeliveries
+    from halfmq.client.transaction_block import AsyncTransaction
 
 #: Messages that one consumer handles at once.
 CONCURRENCY: Final = 16
@@ -64,9 +83,31 @@ START_S: Final = 2.0
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)
+_Check = TypeVar("_Check", bound=CheckFunction)
+#: Handlers by the number of their arguments: the message or its body, a session, what sends.
+# Shapes of handlers. A parameter for the ``Message`` may stand anywhere behind the first one.
+_TakesMessage = Callable[[Any], object] | Callable[[Any, Message], object]
+_TakesSession = (
+    Callable[[Any, Any], object] | Callable[[Any, Message, Any], object] | Callable[[Any, Any, Message], object]
+)
+_TakesSending = (
+    Callable[[Any, Any, Any], object]
+    | Callable[[Any, Message, Any, Any], object]
+    | Callable[[Any, Any, Message, Any], object]
+    | Callable[[Any, Any, Any, Message], object]
+)
+_OfMessage = TypeVar("_OfMessage", bound=_TakesMessage)
+_WithSession = TypeVar("_WithSession", bound=_TakesSession)
+_WithSending = TypeVar("_WithSending", bound=_TakesSending)
+_Session = TypeVar("_Session")
+_Sessions = TypeVar("_Sessions")
+_To = TypeVar("_To")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_R_co = TypeVar("_R_co", covariant=True)
 
 
-class TransactionFunction:
+class TransactionFunction(Generic[_P, _R_co]):
     """A decorated function: ``await create_order(order)`` runs it as one transaction.
 
     A normal return commits. The messages that it collects are prepared when it returns, or at ``await tx.prepare()``,
@@ -94,7 +135,14 @@ class TransactionFunction:
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
 
-    async def __call__(self, *args: Any, query_id: str = "", **kwargs: Any) -> Any:
+    @overload
+    async def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R_co: ...
+
+    # A keyword beside those of the function is not something that a ParamSpec can say.
+    @overload
+    async def __call__(self, *args: Any, query_id: str, **kwargs: Any) -> _R_co: ...
+
+    async def __call__(self, *args: Any, query_id: str = "", **kwargs: Any) -> Any:  # type: ignore[misc]  # as above
         """Run the function in a transaction and return its result. ``tx.receipt`` is available inside and after the block.
 
         Raises:
@@ -106,10 +154,24 @@ class TransactionFunction:
         async with transaction:
             return await call(self._app.run_blocking, partial(self._function, transaction, *args, **kwargs))
 
-    def check(self, function: _Function) -> _Function:
+    def check(self, function: _Check) -> _Check:
         """Decorator for the function that answers checks of this transaction: ``def f(tx) -> Outcome``."""
         self._app.add_check(self.name, function)
         return function
+
+
+class _TransactionDecorator(Protocol):
+    """What ``App.transaction`` returns. Callers of what it makes get the arguments and the result of the function, without its ``tx``."""
+
+    @overload
+    def __call__(
+        self, function: "Callable[Concatenate[AsyncTransaction, _P], Coroutine[Any, Any, _R]]", /
+    ) -> TransactionFunction[_P, _R]: ...
+
+    @overload
+    def __call__(
+        self, function: "Callable[Concatenate[AsyncTransaction, _P], _R]", /
+    ) -> TransactionFunction[_P, _R]: ...
 
 
 class _ConsumerSpec(NamedTuple):
@@ -137,7 +199,7 @@ class RelaySpec(NamedTuple):
     outbox: Any
     sessions: Any
     to: Any
-    options: dict[str, Any]
+    options: RelayOptions
 
 
 class _Running:
@@ -174,14 +236,19 @@ class App:
         retry: Retry | None = None,
         shutdown_grace: float = SHUTDOWN_GRACE_S,
         run_blocking: RunBlocking | None = None,
-        **options: Any,
+        **options: Unpack[ConnectOptions],
     ) -> None:
+        refuse_unknown(
+            options,
+            [*ConnectOptions.__annotations__, "group", "checks", "sessions", "retry", "shutdown_grace", "run_blocking"],
+            "App",
+        )
         self._retry = checked_retry(retry, None)
         self._shutdown_grace_s = checked_seconds(shutdown_grace, "shutdown_grace", zero=True)
         self._client = AsyncClient(url, group=group, checks=checks, run_blocking=run_blocking, **options)
         self._sessions = sessions
         self._consumers: list[_ConsumerSpec] = []
-        self._transactions: dict[str, TransactionFunction] = {}
+        self._transactions: dict[str, TransactionFunction[..., Any]] = {}
         self._listeners: dict[str, TransactionListener] = {}
         self._markers: list[MarkerTable] = []
         self._relays: list[RelaySpec] = []
@@ -191,7 +258,7 @@ class App:
         self.run_blocking: RunBlocking = run_blocking or self._threads
 
     @classmethod
-    def from_env(cls, **options: Any) -> "App":
+    def from_env(cls, **options: "Unpack[AppOptions]") -> "App":
         """Make an app from HALFMQ_URL (or RocketMQ's NAMESRV_ADDR) and HALFMQ_GROUP; see ``AsyncClient.from_env``."""
         return cls(*environment(options), **options)
 
@@ -203,7 +270,7 @@ class App:
 
     def transaction(
         self, name: str, *, topic: str | None = None, checked_elsewhere: bool = False, **notes: Unpack[Notes]
-    ) -> Callable[[Callable[..., Any]], TransactionFunction]:
+    ) -> _TransactionDecorator:
         """Decorator for ``def f(tx, ...)``. ``name`` is sent with the messages and routes their checks to ``f.check``; calls are rejected
         until that check is registered. ``checked_elsewhere``: another process of the group has the check. ``notes``: as for
         ``AsyncClient.begin``; ``tx.advice`` and ``tx.comment`` may be set in each call.
@@ -214,7 +281,7 @@ class App:
 
         note_pairs(**notes)
 
-        def decorate(function: Callable[..., Any]) -> TransactionFunction:
+        def decorate(function: Callable[..., Any]) -> TransactionFunction[..., Any]:
             check_shape(function, TRANSACTION)
             if name in self._transactions:
                 raise UsageError(f"transaction name {name!r} is taken", hint="names route checks; each needs its own")
@@ -223,7 +290,7 @@ class App:
             )
             return self._transactions[name]
 
-        return decorate
+        return cast(_TransactionDecorator, decorate)
 
     def transaction_listener(self, name: str) -> Callable[[_Class], _Class]:
         """Decorator for a ``TransactionListener`` class, in the style of RocketMQ's Java client.
@@ -259,13 +326,18 @@ class App:
         """See ``AsyncClient.add_check``."""
         self._client.add_check(name, check)
 
-    def answer_checks(self, markers: MarkerTable, sessions: Any = None) -> None:
+    def answer_checks(self, markers: MarkerTable, sessions: Callable[[], Any] | None = None) -> None:
         """See ``AsyncClient.answer_checks``; ``sessions`` defaults to the app's."""
-        self._client.answer_checks(markers, self._sessions if sessions is None else sessions)
+        self._client.answer_checks(markers, cast(Any, self._sessions if sessions is None else sessions))
         self._markers.append(markers)
 
     def tcc(
-        self, session: Any, *, markers: MarkerTable | None = None, timeout: float = TCC_TIMEOUT_S, **options: Any
+        self,
+        session: _Session,
+        *,
+        markers: AsyncMarkerTable[_Session] | None = None,
+        timeout: float = TCC_TIMEOUT_S,
+        **options: "Unpack[TccOptions]",
     ) -> AsyncTcc:
         """See ``AsyncClient.tcc``. ``markers`` defaults to the table of ``answer_checks``.
 
@@ -278,10 +350,74 @@ class App:
                     f"the app answers checks from {len(self._markers)} marker tables",
                     hint="app.tcc(session, markers=markers)",
                 )
-            markers = self._markers[0]
+            markers = cast(AsyncMarkerTable[_Session], self._markers[0])
         return self._client.tcc(session, markers=markers, timeout=timeout, **options)
 
     # --- consumers ------------------------------------------------------------------------------------------------
+
+    @overload
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        *,
+        group: str,
+        inbox: None = None,
+        barrier: None = None,
+        on_dead: _TakesMessage | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Callable[[_OfMessage], _OfMessage]: ...
+
+    @overload
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        *,
+        group: str,
+        inbox: InboxPort,
+        barrier: None = None,
+        markers: None = None,
+        outbox: None = None,
+        on_dead: _TakesSession | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Callable[[_WithSession], _WithSession]: ...
+
+    @overload
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        *,
+        group: str,
+        inbox: InboxPort,
+        barrier: None = None,
+        markers: MarkerTable | None = None,
+        outbox: OutboxTable[Any, Any] | None = None,
+        on_dead: _TakesSending | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Callable[[_WithSending], _WithSending]: ...
+
+    @overload
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        *,
+        group: str,
+        barrier: BarrierPort,
+        markers: None = None,
+        outbox: None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Callable[[_WithSession], _WithSession]: ...
+
+    @overload
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        *,
+        group: str,
+        barrier: BarrierPort,
+        markers: MarkerTable | None = None,
+        outbox: OutboxTable[Any, Any] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Callable[[_WithSending], _WithSending]: ...
 
     def consumer(
         self,
@@ -289,7 +425,7 @@ class App:
         *,
         group: str,
         tags: str = "*",
-        start: str | datetime = "earliest",
+        start: StartFrom = "earliest",
         retries: int | None = None,
         retry: Retry | None = None,
         concurrency: int = CONCURRENCY,
@@ -299,7 +435,7 @@ class App:
         outbox: Any = None,
         on_dead: Callable[..., Any] | None = None,
         barrier: BarrierPort | None = None,
-    ) -> Callable[[_Function], _Function]:
+    ) -> Callable[[Any], Any]:
         """Decorator for a handler, async or not: ``def f(message)``, ``def f(event: Type)`` to get the body decoded, or
         ``def f(event: Type, message: Message)`` for both. A parameter that is annotated ``Message`` may also stand beside those that
         follow.
@@ -358,7 +494,14 @@ class App:
 
     # --- relays ---------------------------------------------------------------------------------------------------
 
-    def relay(self, outbox: Any, *, sessions: Any = None, to: Any = None, **options: Any) -> None:
+    def relay(
+        self,
+        outbox: OutboxTable[_Sessions, _To],
+        *,
+        sessions: _Sessions | None = None,
+        to: _To | None = None,
+        **options: Unpack[RelayOptions],
+    ) -> None:
         """Register a relay, which publishes the rows of a ``halfmq.sql.Outbox``. Call it once for each outbox.
 
         ``halfmq relay MODULE:APP`` runs all relays of the app, as a service of its own. ``run`` does so only with ``relay=True``: each web
@@ -369,14 +512,15 @@ class App:
             UsageError: not an outbox, one that has a relay already, or no sessions.
         """
         check_outbox(outbox)
-        sessions = self._sessions if sessions is None else sessions
-        if sessions is None:
+        refuse_unknown(options, RelayOptions.__annotations__, "App.relay")
+        opener: Any = self._sessions if sessions is None else sessions
+        if opener is None:
             raise UsageError("the relay has no sessions", hint="App(..., sessions=sessionmaker(engine))")
         if any(spec.outbox is outbox for spec in self._relays):
             raise UsageError("the outbox has a relay already", hint="for more of the same run `halfmq relay` again")
-        self._relays.append(RelaySpec(outbox, sessions, to, options))
+        self._relays.append(RelaySpec(outbox, opener, to, options))
 
-    def relays(self, **options: Any) -> list[BoundRelay]:
+    def relays(self, **options: Unpack[RelayOptions]) -> list[BoundRelay]:
         """A relay for each that is registered, to be run once. ``options`` override those that it was registered with.
 
         Raises:

@@ -7,8 +7,9 @@ properties of each half message and decide nothing: ``halfmq tx`` and the check 
 """
 
 import math
-from collections.abc import Collection, Sequence
-from typing import TypedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from halfmq import limits
 from halfmq.client.outcome import Outcome
@@ -17,6 +18,16 @@ from halfmq.client.receipts import Prepared
 from halfmq.errors import InvalidName, UsageError
 from halfmq.model import properties as names
 from halfmq.model.ids import is_transaction_id
+
+if TYPE_CHECKING:
+    import ssl
+
+    from halfmq.client.connector import Connector
+    from halfmq.client.retry_policy import Retry
+    from halfmq.client.telemetry import Telemetry
+    from halfmq.client.user_code import RunBlocking
+    from halfmq.runtime.clock import Clock
+    from halfmq.runtime.entropy import Entropy
 
 
 def checked_seconds(value: object, name: str, *, zero: bool = False, at_most: float = math.inf) -> float:
@@ -126,13 +137,125 @@ class Notes(TypedDict, total=False):
     comment: str
 
 
-class PrepareOptions(Notes, total=False):
-    """What a database integration passes from ``transaction(session, ...)`` to ``prepare`` as it came."""
+class BlockOptions(Notes, total=False):
+    """Arguments of ``transaction(session, ...)`` that its messages carry."""
 
     #: The application's key for its local transaction, for the check function.
     query_id: str
+
+
+class PrepareOptions(BlockOptions, total=False):
+    """What a database integration passes from ``transaction(session, ...)`` to ``prepare`` as it came."""
+
     #: Seconds, for each of the two calls at the end of the block; None: the client's.
     timeout: float | None
+
+
+class TransactionOptions(PrepareOptions, total=False):
+    """Arguments of ``transaction(session, markers=...)``; see ``AsyncClient.transaction``."""
+
+    outbox: Any
+    checked_elsewhere: bool
+
+
+class TccOptions(BlockOptions, total=False):
+    """Arguments of ``tcc(session, markers=..., timeout=...)``; see ``AsyncClient.tcc``."""
+
+    checked_elsewhere: bool
+
+
+class ConnectOptions(TypedDict, total=False):
+    """Arguments of ``AsyncClient``, ``Client`` and ``App``; see ``AsyncClient``."""
+
+    timeout: float
+    attempt_timeout: float
+    connect_timeout: float
+    fetches_checks: bool
+    ssl_context: "ssl.SSLContext | None"
+    secret: str | None
+    telemetry: "bool | Telemetry"
+    connector: "Connector | None"
+    clock: "Clock | None"
+    entropy: "Entropy | None"
+
+
+class ClientOptions(ConnectOptions, total=False):
+    """Arguments of ``AsyncClient`` and ``Client``, beside URL and group."""
+
+    checks: int
+    run_blocking: "RunBlocking | None"
+
+
+class EnvironmentOptions(ClientOptions, total=False):
+    """Arguments of ``from_env`` of the clients."""
+
+    group: str
+
+
+class AppOptions(EnvironmentOptions, total=False):
+    """Arguments of ``App.from_env``."""
+
+    sessions: Callable[[], Any] | None
+    retry: "Retry | None"
+    shutdown_grace: float
+
+
+class MessageOptions(TypedDict, total=False):
+    """Arguments of ``send`` beside topic and body; see ``outgoing.compose``."""
+
+    tag: str | None
+    key: object
+    keys: Sequence[object] | str
+    sharding_key: object
+    delay: float | timedelta | None
+    properties: Mapping[str, str] | None
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """Arguments of ``App.consumer`` that do not change the parameters of its handler."""
+
+    tags: str
+    start: "StartFrom"
+    retries: int | None
+    retry: "Retry | None"
+    concurrency: int
+    sessions: Callable[[], Any] | None
+
+
+class OutboxRelayOptions(TypedDict, total=False):
+    """Arguments of ``Outbox.relay`` beside sessions and publisher; see there."""
+
+    workers: int
+    lease: float
+    attempts: int
+    skip: bool
+    archive: bool
+    poll: float | None
+
+
+class RelayOptions(OutboxRelayOptions, total=False):
+    """Arguments of ``relay`` of the clients and of ``App``, beside outbox, sessions and ``to``."""
+
+    broker: str
+
+
+#: Where a consumer group starts that has no committed offset; the datetime has a time zone.
+StartFrom = Literal["earliest", "latest"] | datetime
+
+
+def refuse_unknown(given: Mapping[str, object], known: Collection[str], call: str) -> None:
+    """``given``: the options of ``call``; ``known``: the names that it has.
+
+    Raises:
+        TypeError: an option that it does not have, with the name that was perhaps meant.
+    """
+    for name in given:
+        if name not in known:
+            from difflib import get_close_matches
+
+            nearest = get_close_matches(name, known, 1)
+            meant = f"; did you mean {nearest[0]!r}?" if nearest else f"; it has {', '.join(sorted(known))}"
+            raise TypeError(f"{call} got an unexpected option {name!r}{meant}")
 
 
 def note_pairs(advice: object = None, comment: object = "") -> list[tuple[str, str]]:

@@ -4,11 +4,11 @@ import asyncio
 import os
 import ssl
 import threading
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from halfmq import limits
 from halfmq.client import forks
@@ -53,13 +53,22 @@ from halfmq.wire.remoting.header import Request
 if TYPE_CHECKING:
     from contextvars import Context as Variables
 
+    from halfmq.client.arguments import BlockOptions, EnvironmentOptions, RelayOptions, StartFrom
+
     # Loaded with the first consumer or transaction: a service that only sends does not pay for them at its start.
     from halfmq.client.check_listener import CheckListener
     from halfmq.client.consumer import Consumer, ConsumerSpec
     from halfmq.client.coordinator import Coordinator
     from halfmq.client.fetched_checks import FetchedCheck
     from halfmq.client.group_member import GroupMember
-    from halfmq.client.marker_table import BoundRelay, CheckFunction, MarkerTable, RunningRelay, TransactionBlock
+    from halfmq.client.marker_table import (
+        AsyncMarkerTable,
+        CheckFunction,
+        MarkerTable,
+        OutboxTable,
+        RunningRelay,
+        TransactionBlock,
+    )
     from halfmq.client.message import Message
     from halfmq.client.queue_puller import Feed
     from halfmq.client.request_reply import Requests
@@ -84,6 +93,9 @@ NO_GROUP: Final = "HALFMQ_PRODUCER"
 REQUEST_TIMEOUT_S: Final = 3.0
 #: How long a block of ``tcc`` may take by default, seconds.
 TCC_TIMEOUT_S: Final = 30.0
+_Session = TypeVar("_Session")
+_Sessions = TypeVar("_Sessions")
+_To = TypeVar("_To")
 _RECONNECT_MAX_S: Final = 2.0
 _PROBE_S: Final = 0.2
 
@@ -164,7 +176,7 @@ class AsyncClient:
         self._finding: asyncio.Task[None] | None = None
 
     @classmethod
-    def from_env(cls, **options: Any) -> Self:
+    def from_env(cls, **options: "Unpack[EnvironmentOptions]") -> Self:
         """Make a client from HALFMQ_URL (or RocketMQ's NAMESRV_ADDR) and HALFMQ_GROUP; ``options`` take precedence.
 
         Raises:
@@ -773,13 +785,13 @@ class AsyncClient:
 
     def transaction(
         self,
-        session: Any,
+        session: _Session,
         *,
-        markers: "MarkerTable",
+        markers: "AsyncMarkerTable[_Session]",
         outbox: Any = None,
         checked_elsewhere: bool = False,
         timeout: float | None = None,
-        **options: Any,
+        **options: "Unpack[BlockOptions]",
     ) -> "AbstractAsyncContextManager[TransactionBlock]":
         """A block that commits a database session and its messages with one outcome; see ``halfmq.sql.MarkerTable``.
 
@@ -797,8 +809,8 @@ class AsyncClient:
             ConnectError: no broker answers (see ``is_ready``), and there is no ``outbox``; the session was not used.
         """
         self._here()
-        options = self._transaction_options(markers, outbox, checked_elsewhere, timeout, **options)
-        return markers.bind_async(self, session, **options)
+        bound = self._transaction_options(markers, outbox, checked_elsewhere, timeout, **options)
+        return markers.bind_async(self, session, **bound)
 
     def _transaction_options(
         self,
@@ -825,12 +837,12 @@ class AsyncClient:
 
     def tcc(
         self,
-        session: Any,
+        session: _Session,
         *,
-        markers: "MarkerTable",
+        markers: "AsyncMarkerTable[_Session]",
         timeout: float = TCC_TIMEOUT_S,
         checked_elsewhere: bool = False,
-        **options: Any,
+        **options: "Unpack[BlockOptions]",
     ) -> "AsyncTcc":
         """A block that tries at other services, and confirms all of them if and only if ``session`` commits; see ``halfmq.client.tcc``.
 
@@ -846,10 +858,10 @@ class AsyncClient:
         self._here()
         from halfmq.client.tcc import TIMEOUT_MAX_S, AsyncTcc
 
-        options = self._transaction_options(markers, None, checked_elsewhere, **options)
+        bound = self._transaction_options(markers, None, checked_elsewhere, **options)
         timeout_s = checked_seconds(timeout, "timeout", at_most=TIMEOUT_MAX_S)
         return AsyncTcc(
-            self, session, timeout_s, lambda calls: markers.bind_async(calls, session, **options), self._run_blocking
+            self, session, timeout_s, lambda calls: markers.bind_async(calls, session, **bound), self._run_blocking
         )
 
     async def fence(self, tx_id: str, *, group: str, broker: str, since: int) -> Verdict:
@@ -890,7 +902,12 @@ class AsyncClient:
         return broker, await position_at(context, broker)
 
     def relay(
-        self, outbox: Any, sessions: Any, *, to: Any = None, **options: Any
+        self,
+        outbox: "OutboxTable[_Sessions, _To]",
+        sessions: _Sessions,
+        *,
+        to: _To | None = None,
+        **options: "Unpack[RelayOptions]",
     ) -> "AbstractAsyncContextManager[RunningRelay]":
         """Publish the rows of a ``halfmq.sql.Outbox`` while the block is open: ``async with mq.relay(outbox, sessions): ...``.
 
@@ -906,8 +923,7 @@ class AsyncClient:
         """
         self._here()
         check_outbox(outbox)
-        relay: BoundRelay = outbox.bind_relay(self, sessions, to=to, **options)
-        return relay.running()
+        return outbox.bind_relay(self, sessions, to=to, **options).running()
 
     async def send_in_transaction(
         self,
@@ -998,7 +1014,7 @@ class AsyncClient:
             self._check_listener.register(name, check)
             self._spawn(self._register_for_checks())
 
-    def answer_checks(self, markers: "MarkerTable", sessions: Any) -> None:
+    def answer_checks(self, markers: "MarkerTable", sessions: Callable[[], Any]) -> None:
         """Answer checks from the marker table. ``sessions``: your sessionmaker, bound to the primary.
 
         Call it once, before the first transaction.
@@ -1131,7 +1147,7 @@ class AsyncClient:
         *,
         group: str = "",
         tags: str = "*",
-        start: str | datetime = "earliest",
+        start: "StartFrom" = "earliest",
         retries: int | None = None,
         prefetch: int | None = None,
         retry: "Retry | None" = None,
@@ -1279,7 +1295,7 @@ def _host() -> str:
     return socket.gethostname() or "localhost"
 
 
-def environment(options: dict[str, Any]) -> tuple[str]:
+def environment(options: "EnvironmentOptions") -> tuple[str]:
     """The server URL from the environment; sets the default ``group`` in ``options``.
 
     Raises:

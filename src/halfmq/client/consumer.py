@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final, Self
 
 from halfmq import limits
-from halfmq.client.arguments import checked_count, checked_seconds, checked_text
+from halfmq.client.arguments import StartFrom, checked_count, checked_seconds, checked_text
 from halfmq.client.group_member import GroupMember
 from halfmq.client.key_order import KeyOrder
 from halfmq.client.message import Message
@@ -63,7 +63,7 @@ class ConsumerSpec:
         topics: str | Sequence[str],
         group: str,
         tags: str = "*",
-        start: str | datetime = "earliest",
+        start: StartFrom = "earliest",
         retries: int | None = None,
         prefetch: int | None = None,
         retry: Retry | None = None,
@@ -84,7 +84,7 @@ class ConsumerSpec:
         self.prefetch = PREFETCH if prefetch is None else checked_count(prefetch, "prefetch", 1)
 
 
-def _start(start: str | datetime) -> Start:
+def _start(start: StartFrom) -> Start:
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise UsageError("start is a datetime without a time zone", hint="datetime.now(UTC), for example")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 #: What examples of asynchronous methods have, and those of blocking ones have not.
 _ONLY_ASYNC: Final = re.compile(r"\basync (?=with\b|for\b)|\bawait (?=[\w.]+\()")
 _T = TypeVar("_T")
+_F = TypeVar("_F", bound=Callable[..., Any])
 _T_co = TypeVar("_T_co", covariant=True)
 
 
@@ -61,6 +62,11 @@ def like(
         return made
 
     return documented
+
+
+def described_by(method: Callable[..., object]) -> "Callable[[_F], _F]":
+    """As ``like``, for a blocking method that spells its own types, since its arguments differ."""
+    return cast("Callable[[_F], _F]", like(method))
 
 
 class WithoutWaiting:

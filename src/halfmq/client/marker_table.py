@@ -7,9 +7,9 @@ from the table. It receives the client's low-level calls, and decides itself wha
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
-from halfmq.client.arguments import Notes, PrepareOptions
+from halfmq.client.arguments import Notes, PrepareOptions, RelayOptions
 from halfmq.client.message import Sends
 from halfmq.client.outcome import Outcome
 from halfmq.client.receipts import Prepared, TransactionReceipt
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     from halfmq.client.outgoing import OutgoingMessage
     from halfmq.client.transaction_block import Transaction
+
+_Session_contra = TypeVar("_Session_contra", contravariant=True)
+_Sessions_contra = TypeVar("_Sessions_contra", contravariant=True)
+_To_contra = TypeVar("_To_contra", contravariant=True)
 
 #: A check function: called with the transaction, returns an Outcome. May be a coroutine function.
 CheckFunction = Callable[["Transaction"], Outcome | Awaitable[Outcome]]
@@ -127,6 +131,43 @@ class MarkerTable(Protocol):
         ``client.answer_checks(markers, sessions)`` registers it under ``name``.
         """
         ...
+
+
+class BlockingMarkerTable(MarkerTable, Protocol[_Session_contra]):
+    """A marker table whose blocking sessions have this type: a type checker finds an ``AsyncSession`` in the wrong place."""
+
+    def bind(
+        self,
+        client: BlockingTransactionCalls,
+        session: _Session_contra,
+        *,
+        outbox: Any = None,
+        **options: Unpack[PrepareOptions],
+    ) -> AbstractContextManager[TransactionBlock]: ...
+
+
+class AsyncMarkerTable(MarkerTable, Protocol[_Session_contra]):
+    """A marker table whose asynchronous sessions have this type."""
+
+    def bind_async(
+        self,
+        client: TransactionCalls,
+        session: _Session_contra,
+        *,
+        outbox: Any = None,
+        **options: Unpack[PrepareOptions],
+    ) -> AbstractAsyncContextManager[TransactionBlock]: ...
+
+
+class OutboxTable(Protocol[_Sessions_contra, _To_contra]):
+    """An outbox in the application's database: what ``mq.relay`` uses of ``halfmq.sql.Outbox``. The variables are what gives it sessions,
+    and its targets."""
+
+    def new_message_id(self) -> str: ...
+
+    def bind_relay(
+        self, client: Any, sessions: _Sessions_contra, *, to: _To_contra | None = None, **options: Unpack[RelayOptions]
+    ) -> "BoundRelay": ...
 
 
 class RelayFigures(Protocol):

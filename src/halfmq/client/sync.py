@@ -10,12 +10,18 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from halfmq.client import forks
-from halfmq.client.arguments import check_marker_table, checked_seconds, checked_transaction_id
+from halfmq.client.arguments import (
+    ClientOptions,
+    check_marker_table,
+    checked_seconds,
+    checked_transaction_id,
+    refuse_unknown,
+)
 from halfmq.client.async_client import TCC_TIMEOUT_S, AsyncClient, environment
-from halfmq.client.faces import WithoutWaiting, blocking, finished, like
+from halfmq.client.faces import WithoutWaiting, blocking, described_by, finished, like
 from halfmq.client.listener import AWAITS, TransactionListener, check_methods
 from halfmq.client.loop_thread import loop_thread
 from halfmq.client.message import Delivery, Message
@@ -27,13 +33,24 @@ from halfmq.errors import UsageError
 
 if TYPE_CHECKING:
     # Loaded when they are needed, as in ``async_client``.
+    from halfmq.client.arguments import EnvironmentOptions, RelayOptions, TccOptions, TransactionOptions
     from halfmq.client.consumer import Consumer
     from halfmq.client.coordinator import BlockingCoordinator, Coordinator
-    from halfmq.client.marker_table import CheckFunction, MarkerTable, RunningRelay, TransactionBlock
+    from halfmq.client.marker_table import (
+        BlockingMarkerTable,
+        CheckFunction,
+        MarkerTable,
+        OutboxTable,
+        RunningRelay,
+        TransactionBlock,
+    )
     from halfmq.client.tcc import BlockingTcc
     from halfmq.client.transaction_block import BlockingTransaction
 
 _T = TypeVar("_T")
+_Session = TypeVar("_Session")
+_Sessions = TypeVar("_Sessions")
+_To = TypeVar("_To")
 
 #: Clients of parent processes; see ``loop_thread``.
 _of_parents: Final[list[AsyncClient]] = []
@@ -65,7 +82,8 @@ class Client:
     The arguments are those of ``AsyncClient``. Entering raises ``ConnectError`` if no server responds.
     """
 
-    def __init__(self, url: str, *, group: str = "", **options: Any) -> None:
+    def __init__(self, url: str, *, group: str = "", **options: Unpack[ClientOptions]) -> None:
+        refuse_unknown(options, ClientOptions.__annotations__, "Client")
         self._make: Callable[[], AsyncClient] = lambda: _Behind(url, group=group, **options)
         self._client: AsyncClient = self._make()
         self.group = self._client.group
@@ -75,7 +93,7 @@ class Client:
         self._made_in = forks.generation
 
     @classmethod
-    def from_env(cls, **options: Any) -> Self:
+    def from_env(cls, **options: "Unpack[EnvironmentOptions]") -> Self:
         """Make a client from HALFMQ_URL (or RocketMQ's NAMESRV_ADDR) and HALFMQ_GROUP; ``options`` take precedence.
 
         Raises:
@@ -202,16 +220,21 @@ class Client:
         client._refuse_begin(name, **named)
         return BlockingTransaction(WithoutWaiting(self), client.verdicts, name, **named)
 
-    @like(AsyncClient.transaction)  # type: ignore[arg-type]  # its **options might name a self
+    @described_by(AsyncClient.transaction)
     def transaction(
-        self, session: Any, *, markers: "MarkerTable", **named: Any
+        self, session: _Session, *, markers: "BlockingMarkerTable[_Session]", **named: "Unpack[TransactionOptions]"
     ) -> "AbstractContextManager[TransactionBlock]":
         options = self._live()._transaction_options(markers, **named)
         return markers.bind(self, session, **options)
 
-    @like(AsyncClient.tcc)  # type: ignore[arg-type]  # as above
+    @described_by(AsyncClient.tcc)
     def tcc(
-        self, session: Any, *, markers: "MarkerTable", timeout: float = TCC_TIMEOUT_S, **named: Any
+        self,
+        session: _Session,
+        *,
+        markers: "BlockingMarkerTable[_Session]",
+        timeout: float = TCC_TIMEOUT_S,
+        **named: "Unpack[TccOptions]",
     ) -> "BlockingTcc":
         client = self._live()
         from halfmq.client.tcc import TIMEOUT_MAX_S, BlockingTcc
@@ -224,7 +247,14 @@ class Client:
 
     fence = blocking(AsyncClient.fence)
 
-    def relay(self, outbox: Any, sessions: Any, *, to: Any = None, **options: Any) -> "BlockingRelay":
+    def relay(
+        self,
+        outbox: "OutboxTable[_Sessions, _To]",
+        sessions: _Sessions,
+        *,
+        to: _To | None = None,
+        **options: "Unpack[RelayOptions]",
+    ) -> "BlockingRelay":
         """Publish the rows of a ``halfmq.sql.Outbox`` while the block is open: ``with mq.relay(outbox, sessions): ...``.
 
         It works on the client's own thread, so ``sessions`` is a sessionmaker of blocking sessions or an engine. ``to``: a publisher (see
@@ -288,7 +318,7 @@ class Client:
         """A copy of the registered check functions, by transaction name."""
         return dict(self._checks)
 
-    def answer_checks(self, markers: "MarkerTable", sessions: Any) -> None:
+    def answer_checks(self, markers: "MarkerTable", sessions: Callable[[], Any]) -> None:
         """Answer checks from the marker table. ``sessions``: your sessionmaker, bound to the primary.
 
         Call it once, before the first transaction.

@@ -13,10 +13,10 @@ A block that fails has its transaction fenced, and sends the cancels at once, as
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, Unpack, overload
 
 from halfmq import limits
 from halfmq.client.branch import CANCEL, CONFIRM, TRY, Branch
@@ -28,9 +28,13 @@ from halfmq.errors import BranchRefused, HalfmqError, OutcomeMixed, TransactionR
 from halfmq.model import properties as names
 
 if TYPE_CHECKING:
+    from halfmq.client.arguments import MessageOptions
     from halfmq.client.async_client import AsyncClient
     from halfmq.client.marker_table import TransactionBlock
     from halfmq.client.message import Message
+
+_Body = TypeVar("_Body")
+_R = TypeVar("_R")
 
 #: Before the id that a client generates: the id of the transaction must be one that a broker searches, in its log as well.
 _ID_PREFIX: Final = "tcc."
@@ -207,7 +211,7 @@ class _Block:
         """After the block: the broker's receipt for COMMIT, or None if no receipt has arrived, or nothing was sent."""
         return None if self._tx is None else self._tx.receipt
 
-    def send(self, topic: str, body: object, **named: Any) -> None:
+    def send(self, topic: str, body: object, **named: "Unpack[MessageOptions]") -> None:
         """A further message of the transaction; arguments as for ``tx.send``."""
         self._opened().send(topic, body, **named)
 
@@ -275,7 +279,18 @@ class AsyncTcc(_Block):
         self._tx = await self._inner.__aenter__()
         return self
 
-    async def call(self, try_: Callable[..., Any] | str, body: object, *, confirm: str, cancel: str) -> Any:
+    @overload
+    async def call(self, try_: str, body: object, *, confirm: str, cancel: str) -> "Message": ...
+
+    @overload
+    async def call(
+        self, try_: Callable[[Branch, _Body], Coroutine[Any, Any, _R]], body: _Body, *, confirm: str, cancel: str
+    ) -> _R: ...
+
+    @overload
+    async def call(self, try_: Callable[[Branch, _Body], _R], body: _Body, *, confirm: str, cancel: str) -> _R: ...
+
+    async def call(self, try_: Callable[..., Any] | str, body: Any, *, confirm: str, cancel: str) -> Any:
         """Call ``try_(branch, body)``, a coroutine function or a plain one, and return its result. A topic in its place: send the try as a
         request to it, and return the reply, a ``Message``.
 
@@ -332,7 +347,13 @@ class BlockingTcc(_Block):
         self._tx = self._inner.__enter__()
         return self
 
-    def call(self, try_: Callable[..., Any] | str, body: object, *, confirm: str, cancel: str) -> Any:
+    @overload
+    def call(self, try_: str, body: object, *, confirm: str, cancel: str) -> "Message": ...
+
+    @overload
+    def call(self, try_: Callable[[Branch, _Body], _R], body: _Body, *, confirm: str, cancel: str) -> _R: ...
+
+    def call(self, try_: Callable[..., Any] | str, body: Any, *, confirm: str, cancel: str) -> Any:
         """See ``AsyncTcc.call``. ``try_`` is a plain function, called in this thread, or a topic."""
         self._refuse_savepoint()
         if not isinstance(try_, str) and is_async(try_):

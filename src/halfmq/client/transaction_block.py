@@ -19,10 +19,10 @@ After ``prepare`` an exception does not prove that the local commit failed: only
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack, overload
 
 from halfmq.client import forks
-from halfmq.client.arguments import Notes, note_pairs
+from halfmq.client.arguments import MessageOptions, Notes, note_pairs
 from halfmq.client.faces import finished
 from halfmq.client.listener import listener_name
 from halfmq.client.log import log
@@ -95,6 +95,12 @@ class Transaction:
     def keys(self) -> tuple[str, ...]:
         """In a check: all keys of the message."""
         return () if self.message is None else self.message.keys
+
+    @overload
+    def send(self, body: object, /, **message: Unpack[MessageOptions]) -> None: ...
+
+    @overload
+    def send(self, topic: str, body: object, /, **message: Unpack[MessageOptions]) -> None: ...
 
     def send(
         self,

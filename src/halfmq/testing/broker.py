@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, Unpack
 
 from halfmq.broker.broker import Broker as RealBroker
 from halfmq.broker.broker import Ports
@@ -32,6 +32,7 @@ from halfmq.store.store import Durability
 from halfmq.testing.clock import CLOCK
 
 if TYPE_CHECKING:
+    from halfmq.testing.broker_options import BrokerOptions
     from halfmq.testing.sent import Sent
 
 _T = TypeVar("_T")
@@ -70,7 +71,7 @@ class Broker:
     same address. Errors of its thread are raised by the next call, and at the end of the block.
     """
 
-    def __init__(self, data: str | Path | None = None, **settings: Any) -> None:
+    def __init__(self, data: str | Path | None = None, **settings: "Unpack[BrokerOptions]") -> None:
         """``data``: the directory of the store; None: a temporary one, which is removed at the end of the block, or by ``close``.
         ``settings``: fields of ``BrokerConfig`` and ``BrokerSettings``, such as ``check_interval_ms``.
 
@@ -79,7 +80,12 @@ class Broker:
         """
         self._is_temporary = data is None
         self._data = None if data is None else Path(data)
-        self._settings = {"segment_bytes": SEGMENT_BYTES, "durability": Durability.MEMORY, "drain_ms": 0, **settings}
+        self._settings: dict[str, Any] = {
+            "segment_bytes": SEGMENT_BYTES,
+            "durability": Durability.MEMORY,
+            "drain_ms": 0,
+            **settings,
+        }
         self._config(Path())
         self._ports = Ports(0, 0)
         self._thread: threading.Thread | None = None

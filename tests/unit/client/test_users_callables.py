@@ -201,7 +201,8 @@ TABLE: dict[str, list[tuple[Callable[[Plain], Awaitable[None]], bool]]] = {
 #: The same function on its way: decorators, the blocking face, and `halfmq db prune`.
 SAME = {
     "App.add_check check", "App.consumer sessions", "App.transaction_listener", "TransactionFunction.check function", "Client.add_check check",
-    "Client.add_listener listener", "MarkerTable.prune_page undecided", "Outbox.prune_page undecided",
+    "Client.add_listener listener", "MarkerTable.prune_page undecided", "Outbox.prune_page undecided", "App.answer_checks sessions",
+    "AsyncClient.answer_checks sessions", "Client.answer_checks sessions",
 }  # fmt: skip
 #: Not the application's functions, or functions that run others.
 OTHERS = {"App.__init__ run_blocking", "AsyncClient.__init__ run_blocking"}
@@ -227,7 +228,7 @@ def test_the_table_has_every_callable() -> None:
                             "Callable",
                             "CheckFunction",
                             "TransactionListener",
-                            "~_Function",
+                            "~_Check",
                             "RunBlocking",
                             "KeyOf",
                         )

@@ -87,7 +87,7 @@ class MarkerTable(Declared):
     def bind(
         self,
         client: BlockingTransactionCalls,
-        session: Any,
+        session: Session | scoped_session[Any],
         *,
         outbox: Outbox | None = None,
         **options: Unpack[PrepareOptions],
@@ -109,7 +109,7 @@ class MarkerTable(Declared):
     def bind_async(
         self,
         client: TransactionCalls,
-        session: Any,
+        session: AsyncSession | async_scoped_session[Any],
         *,
         outbox: Outbox | None = None,
         **options: Unpack[PrepareOptions],

@@ -4,14 +4,14 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 from sqlalchemy import Connection, Engine, MetaData, Table, event, insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
 
 from halfmq.client import forks
-from halfmq.client.arguments import checked_count, checked_seconds
+from halfmq.client.arguments import OutboxRelayOptions, checked_count, checked_seconds
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.outgoing import OutgoingMessage, checked_topic, compose
 from halfmq.client.unique_ids import UniqueIds
@@ -100,7 +100,7 @@ class Outbox(Declared):
 
     def send(
         self,
-        session: Session | AsyncSession | Connection | Any,
+        session: Session | AsyncSession | Connection | scoped_session[Any] | async_scoped_session[Any],
         topic: str,
         body: object,
         *,
@@ -271,7 +271,7 @@ class Outbox(Declared):
         *,
         to: Publisher | None = None,
         broker: str = "",
-        **options: Any,
+        **options: Unpack[OutboxRelayOptions],
     ) -> Relay:
         """The relay behind ``mq.relay(outbox, sessions)``. Without ``to`` it publishes to the broker of ``client``, and ``broker`` is as
         for ``HalfmqPublisher``. ``options``: those of ``relay``.

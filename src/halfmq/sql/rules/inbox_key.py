@@ -14,8 +14,8 @@ class HasMessageId(Protocol):
     """The part of ``halfmq.Message`` that the inbox uses."""
 
     @property
-    def message_id(self) -> str:
-        """The unique message id, the same in every redelivery."""
+    def message_id(self) -> str | None:
+        """The unique message id, the same in every redelivery. None is refused: libraries of other brokers allow it."""
         ...
 
 
