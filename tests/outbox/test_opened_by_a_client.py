@@ -153,9 +153,8 @@ async def test_a_relay_of_an_app_that_cannot_work_is_said(shop: Shop, caplog: py
         app.relay(absent, sessions=shop.sessions)
     async with app.run(relay=True):
         await until(lambda: "a relay has ended" in caplog.text, "it is said")
-    app.relay(shop.outbox, sessions=shop.sessions, nonsense=1)
-    with pytest.raises(TypeError, match="nonsense"):
-        app.relays()
+    with pytest.raises(TypeError, match="did you mean 'workers'"):
+        app.relay(shop.outbox, sessions=shop.sessions, worker=1)  # type: ignore[call-arg]
 
 
 async def test_the_relay_says_once_that_its_target_is_away_and_that_it_is_back(

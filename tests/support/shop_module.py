@@ -29,7 +29,7 @@ two = App("{url}", group="shop", sessions=sessions)
 two.relay(outbox)
 two.relay(other)
 wrong = App("{url}", group="shop", sessions=sessions)
-wrong.relay(outbox, nonsense=1)
+wrong.relay(outbox, lease=-1)
 """
 
 

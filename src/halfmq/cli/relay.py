@@ -3,19 +3,17 @@
 import asyncio
 import gc
 import logging
-import os
 import signal
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Final
 
 import typer
 
-from halfmq.broker.log_output import LogOutput
 from halfmq.cli.application import load_app
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.http_port import LOOPBACK, HttpPort
+from halfmq.cli.log_lines import log_lines
 from halfmq.cli.requests import Commands
 from halfmq.client.log import logger
 from halfmq.client.marker_table import BoundRelay
@@ -71,9 +69,7 @@ def relay(
     """
     if http_port is None and http_host != LOOPBACK:
         _COMMANDS.fail("--http-host without --http-port: there is no port of HTTP", ExitStatus.USAGE)
-    lines = LogOutput(sys.__stderr__.fileno() if sys.__stderr__ is not None else os.open(os.devnull, os.O_WRONLY))
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, handlers=[lines])
-    logger("halfmq").setLevel(logging.DEBUG if verbose else logging.INFO)
+    lines = log_lines(verbose=verbose)
     if not verbose:
         logger("aiormq").setLevel(logging.CRITICAL)  # each attempt to connect, which ours says now and then
     try:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ from halfmq.broker.log_output import LogOutput
 from halfmq.cli.application import load_app
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.http_port import LOOPBACK, TEXT, Answer, HttpPort
+from halfmq.cli.log_lines import log_lines
 from halfmq.cli.reload import run_again_on_changes, without_reload
 from halfmq.cli.requests import Commands
 from halfmq.client.app import App
@@ -74,9 +74,7 @@ def worker(
     """
     if health_port is None and health_host != LOOPBACK:
         _COMMANDS.fail("--health-host without --health-port: there is no port of HTTP", ExitStatus.USAGE)
-    lines = LogOutput(sys.__stderr__.fileno() if sys.__stderr__ is not None else os.open(os.devnull, os.O_WRONLY))
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, handlers=[lines])
-    logger("halfmq").setLevel(logging.DEBUG if verbose else logging.INFO)
+    lines = log_lines(verbose=verbose)
     status = ExitStatus.FAILED
     try:
         if reload:

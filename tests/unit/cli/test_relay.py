@@ -161,7 +161,7 @@ def test_it_waits_for_a_target_that_is_away_and_can_be_stopped(tmp_path: Path, m
     ("target", "status", "said"),
     [
         ("shop:without", ExitStatus.USAGE, "has registered no relay: call app.relay(outbox)"),
-        ("shop:wrong", ExitStatus.USAGE, "nonsense"),
+        ("shop:wrong", ExitStatus.USAGE, "lease=-1"),
         ("shop:markers", ExitStatus.USAGE, "shop:markers is not a halfmq.App, but of type MarkerTable"),
         ("shop:app", ExitStatus.FAILED, "there is no table mq_outbox in sqlite:///"),
     ],
