@@ -412,6 +412,14 @@ async def test_who_changes_a_setting_must_say_a_name_and_the_largest_value_is_st
         assert running.state.recorded_settings == {}
 
 
+async def test_a_retention_of_less_than_a_millisecond_is_not_unlimited(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        await put(running, "retention_hours", 1e-7)
+        assert running.maintenance._config.retention_ms == 1
+        await put(running, "retention_hours", 0)
+        assert running.maintenance._config.retention_ms == 0
+
+
 def test_each_value_is_found_where_it_is_changed(tmp_path: Path) -> None:
     config = BrokerConfig(tmp_path)
     for name in CHANGEABLE:
