@@ -92,6 +92,14 @@ class Maintenance:
         self._stopped = False
         self._draining = False
 
+    def check_reserve(self) -> None:
+        """Refuse new messages from now on if there is too little free space. Call it before anybody can send any.
+
+        Raises:
+            StorePoisoned: the disk failed.
+        """
+        self._saw_space(self._store.check_space())
+
     def start(self) -> None:
         """Start; the first check is at once."""
         if self._sequencer.view.jumps and self._config.retention_ms and self._not_trimmed.is_due("clock"):
