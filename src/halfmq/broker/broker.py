@@ -177,8 +177,8 @@ class Broker:
         """Bind, recover, listen, serve. Returns the ports.
 
         Raises:
-            UsageError, PortTaken, EnvironmentFailed, StoreInUse, StoreDamaged, StoreFull, WrongVersion, StorePoisoned, OSError: nothing is served; call
-                ``close``.
+            UsageError, PortTaken, EnvironmentFailed, StoreInUse, StoreDamaged, StoreFull, StorePoisoned, WrongVersion, OSError: nothing is
+                served; call ``close``.
         """
         began_s = self._clock.elapsed_s()
         ports = await self._bind_all()
