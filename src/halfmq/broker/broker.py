@@ -177,8 +177,8 @@ class Broker:
         """Bind, recover, listen, serve. Returns the ports.
 
         Raises:
-            UsageError, PortTaken, EnvironmentFailed, StoreInUse, StoreDamaged, StoreFull, WrongVersion, OSError: nothing is served; call
-                ``close``.
+            UsageError, PortTaken, EnvironmentFailed, StoreInUse, StoreDamaged, StoreFull, StorePoisoned, WrongVersion, OSError: nothing is
+                served; call ``close``.
         """
         began_s = self._clock.elapsed_s()
         ports = await self._bind_all()
@@ -212,9 +212,10 @@ class Broker:
             unset=self._settings.to_unset,
         )  # fmt: skip
         self._chosen_ids.read_index()
+        assert self._maintenance is not None
+        self._maintenance.check_reserve()
         self._ports.accept()
         self._peers.start()
-        assert self._maintenance is not None
         self._maintenance.start()
         log.info(
             "store %s (durability %s): %s; %d batches redone, %d undecided, log %d to %d, %.3f s",

@@ -15,7 +15,7 @@ from halfmq import limits
 from halfmq.errors import UsageError
 from halfmq.model.address import TlsFiles, ip_of
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
-from halfmq.model.runtime_settings import SettingValue
+from halfmq.model.runtime_settings import RUNTIME, SettingValue
 from halfmq.model.settings import BrokerSettings, caps, caps_that_fit, segment_bytes_for
 from halfmq.model.shown_settings import ShownSetting
 from halfmq.store.store import Durability
@@ -33,6 +33,8 @@ RETENTION_CHECK_MS: Final = 10_000
 AUDIT_NAME: Final = "audit.jsonl"
 _AUDIT_BYTES_MIN: Final = 1 << 20
 _AUDIT_FILES_MOST: Final = 1_000
+#: Source of a setting that neither an option, the environment nor a file gave.
+BY_PROGRAM: Final = "given by the program"
 _LOOPBACK: Final = "127.0.0.1"
 _BROADCAST: Final = IPv4Address("255.255.255.255")
 #: A last label of digits after others is an IPv4 address, and a wrong one here. Invalid labels make resolvers raise. A single label of
@@ -328,7 +330,7 @@ def retention_ms_of(hours: float) -> int:
         raise UsageError(
             f"retention hours {hours} not possible", hint=f"0 to {_RETENTION_HOURS_MAX:,} hours; 0: no limit"
         )
-    return round(hours * 3_600_000)
+    return max(1, round(hours * 3_600_000)) if hours else 0  # 0 ms would be no limit
 
 
 def configured_value(config: BrokerConfig, name: str) -> SettingValue:
@@ -356,8 +358,9 @@ def with_setting(config: BrokerConfig, name: str, value: SettingValue) -> Broker
 def shown_settings(
     config: BrokerConfig, settings: BrokerSettings, ports: Mapping[str, int | None]
 ) -> dict[str, ShownSetting]:
-    """``config.given`` with the values that the broker really has: a store keeps the size of its segments, and the system may give fewer
-    connections, or choose ports. ``settings``: of the state."""
+    """``config.given``, or the settings of a program that says no sources, with the values that the broker really has: a store keeps the
+    size of its segments, and the system may give fewer connections, or choose ports. ``settings``: of the state.
+    """
     maximum = caps(settings)
     actual = {
         **{one.name: getattr(settings, one.name) for one in fields(settings)},
@@ -367,7 +370,34 @@ def shown_settings(
         **ports,
     }
     return {
-        name: replace_fields(one, value=actual[name]) if name in actual else one for name, one in config.given.items()
+        name: replace_fields(one, value=actual[name]) if name in actual else one
+        for name, one in (config.given or _of_program(config)).items()
+    }
+
+
+def _of_program(config: BrokerConfig) -> dict[str, ShownSetting]:
+    """Each option with its value in ``config``. Those of a process alone, as of its log, have none."""
+    values, defaults = _by_option(config), _by_option(BrokerConfig(config.data))
+    return {
+        name: ShownSetting(
+            values.get(name),
+            "default" if name != "data" and values.get(name) == defaults.get(name) else BY_PROGRAM,
+        )
+        for name in RUNTIME
+    }
+
+
+def _by_option(config: BrokerConfig) -> dict[str, Any]:
+    """As in a configuration file."""
+    found = {one.name: getattr(config.settings, one.name) for one in fields(config.settings)}
+    found |= {one.name: getattr(config, one.name) for one in fields(config)}
+    found |= {
+        "host": list(config.hosts), "http_host_name": list(config.http_host_names) or None,
+        "retention_hours": configured_value(config, "retention_hours"),
+    }  # fmt: skip
+    return {
+        name: str(value) if isinstance(value, Path) else value.value if isinstance(value, enum.Enum) else value
+        for name, value in found.items()
     }
 
 

@@ -92,11 +92,19 @@ class Maintenance:
         self._stopped = False
         self._draining = False
 
+    def check_reserve(self) -> None:
+        """Refuse new messages from now on if there is too little free space. Call it before anybody can send any.
+
+        Raises:
+            StorePoisoned: the disk failed.
+        """
+        self._saw_space(self._store.check_space())
+
     def start(self) -> None:
         """Start; the first check is at once."""
         if self._sequencer.view.jumps and self._config.retention_ms and self._not_trimmed.is_due("clock"):
             self._log_clock_jump()
-        if 0 < self._config.retention_bytes < self._store.segment_bytes:
+        if is_small_retention(self._config.retention_bytes, self._store.segment_bytes):
             self._log_small_retention()
         self._again("checkpoint", self._config.checkpoint_interval_ms, self.checkpoint)
         self._again("retention", self._config.retention_check_ms, self.check_retention)
@@ -111,7 +119,8 @@ class Maintenance:
             self._begin_again("checkpoint", config.checkpoint_interval_ms, self.checkpoint)
         if config.retention_check_ms != before.retention_check_ms:
             self._begin_again("retention", config.retention_check_ms, self.check_retention)
-        if config.retention_bytes != before.retention_bytes and 0 < config.retention_bytes < self._store.segment_bytes:
+        is_small = is_small_retention(config.retention_bytes, self._store.segment_bytes)
+        if config.retention_bytes != before.retention_bytes and is_small:
             self._log_small_retention()
         if config.disk_reserve_bytes != before.disk_reserve_bytes:
             self.check_free_space()
@@ -295,15 +304,7 @@ class Maintenance:
             )
 
     def _log_small_retention(self) -> None:
-        size, segment = self._config.retention_bytes, self._store.segment_bytes
-        log.warning(
-            "--retention-bytes %d is less than one segment of the log, %d bytes. Only whole segments are removed, and never the one that is "
-            "being written, so the log takes up to %d bytes. Give at least %d; for less, a new store with smaller --segment-bytes",
-            size,
-            segment,
-            size + segment,
-            segment,
-        )
+        log.warning("%s", small_retention("--retention-bytes", self._config.retention_bytes, self._store.segment_bytes))
 
     def _log_clock_jump(self) -> None:
         jumps = self._sequencer.view.jumps
@@ -462,6 +463,20 @@ def _in_words(unread: Sequence[Unread]) -> str:
     named = [f"{one.first} to {one.end - 1} of queue {one.queue_id} of topic {one.topic}" for one in unread]
     more = len(named) - _QUEUES_SAID
     return ", ".join(named[:_QUEUES_SAID]) + (f" and of {more} more queues" if more > 0 else "")
+
+
+def is_small_retention(size: int, segment_bytes: int) -> bool:
+    """Whether a retention of this size, bytes, is less than what it removes at once; 0 is none."""
+    return 0 < size < segment_bytes
+
+
+def small_retention(name: str, size: int, segment_bytes: int) -> str:
+    """What an administrator should know of such a retention, which is given under this name."""
+    return (
+        f"{name} {size} is less than one segment of the log, {segment_bytes} bytes. Only whole segments are removed, and never the one that "
+        f"is being written, so the log takes up to {size + segment_bytes} bytes. Give at least {segment_bytes}; for less, a new store with "
+        "smaller --segment-bytes"
+    )
 
 
 def moment(ms: int) -> str:

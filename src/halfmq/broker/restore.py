@@ -22,7 +22,7 @@ from halfmq.model.records import Batch, Trim
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
-from halfmq.store.backup import Manifest, batches, copy_path, existing, verify_copy
+from halfmq.store.backup import Manifest, batches, copy_path, existing, refuse_inside, verify_copy
 from halfmq.store.batch_codec import decode_batch, encode_batch
 from halfmq.store.identity import Identity, write_identity
 from halfmq.store.record_codec import Pieces
@@ -90,11 +90,13 @@ def restore(
     """Restore ``backup`` into ``directory``, which is empty or new; up to ``position`` or ``time_ms`` (broker time), or all of it.
 
     Raises:
-        UsageError: there is no backup, the directory is not empty, or the backup cannot be restored to that position.
+        UsageError: there is no backup, the directory is not empty, or inside a store or a backup, or the backup cannot be restored to
+            that position.
         StoreDamaged, WrongVersion: what is wrong with the backup; nothing was written.
         OSError: the disk failed; remove ``directory``, and restore again.
     """
     manifest = existing(disk, backup)
+    refuse_inside(disk, directory)
     _refuse_filled(disk, directory)
     if position is not None and not manifest.segments[0].start < position <= manifest.position:
         raise UsageError(

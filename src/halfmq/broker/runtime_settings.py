@@ -12,13 +12,14 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace as replace_fields
 
-from halfmq.broker.config import BrokerConfig, configured_value, shown_settings, with_setting
-from halfmq.broker.maintenance import moment
+from halfmq.broker.config import BY_PROGRAM, BrokerConfig, configured_value, shown_settings, with_setting
+from halfmq.broker.maintenance import is_small_retention, moment, small_retention
 from halfmq.core.decision import Refused, Why
 from halfmq.core.state import State
 from halfmq.errors import UsageError
 from halfmq.model.runtime_settings import (
     CHANGEABLE,
+    KIND_IN_WORDS,
     RUNTIME,
     SETTING_MAX,
     Changes,
@@ -92,7 +93,7 @@ class RuntimeSettings:
 
     def _where(self, name: str) -> str:
         given = self._configured.given.get(name)
-        return given.where if given is not None else "given by the program"
+        return given.where if given is not None else BY_PROGRAM
 
     # --- while it runs
 
@@ -124,7 +125,7 @@ class RuntimeSettings:
         try:
             value: SettingValue = msgspec.json.decode(text, type=row.kind)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            return _invalid(f"{name}: {_KINDS[row.kind]} is expected, not {text[:_NAME_SHOWN_MAX]!r}")
+            return _invalid(f"{name}: {KIND_IN_WORDS[row.kind]} is expected, not {text[:_NAME_SHOWN_MAX]!r}")
         if isinstance(value, int) and abs(value) > SETTING_MAX:
             return _invalid(f"{name}: at most {SETTING_MAX}")
         settings = self._view.settings
@@ -136,14 +137,18 @@ class RuntimeSettings:
         why = _problem(self.config, {name: value})
         return _invalid(why) if why else value
 
+    def warning(self, name: str, value: SettingValue) -> str:
+        """What an administrator should know who gives the setting this value, which is possible; "": nothing."""
+        segment_bytes = self._view.settings.segment_bytes
+        if name == "retention_bytes" and isinstance(value, int) and is_small_retention(value, segment_bytes):
+            return small_retention(name, value, segment_bytes)
+        return ""
+
     def changed(self, name: str) -> None:
         """The record of a change of this setting is durable."""
         held = {one: recorded for one, recorded in self._view.recorded_settings.items() if one in CHANGEABLE}
         self.config = _with_all(self._configured, _values(held))
         self.on_change(self.config)
-
-
-_KINDS: Final = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def _values(recorded: Mapping[str, RecordedSetting]) -> dict[str, SettingValue]:

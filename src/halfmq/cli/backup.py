@@ -32,9 +32,11 @@ from halfmq.store.backup import (
     copy_path,
     missing,
     read_manifest,
+    refuse_inside,
     remove_segments,
     sha256_of,
     verify_batches,
+    verify_presence,
     why_not_a_backup,
     write_manifest,
 )
@@ -151,11 +153,15 @@ def _backup(disk: Disk, directory: Path, url: str, timeout_s: float, *, keep: bo
 def _read_manifest(disk: Disk, directory: Path) -> Manifest | None:
     """
     Raises:
-        UsageError: the directory is not for a backup.
+        UsageError: the directory is not for a backup. StoreDamaged: a file of the backup is missing.
     """
     manifest = read_manifest(disk, directory)
-    if manifest is None and (why := why_not_a_backup(disk, directory)) is not None:
+    if manifest is not None:
+        verify_presence(disk, directory, manifest)
+    elif (why := why_not_a_backup(disk, directory)) is not None:
         raise UsageError(why, hint="give an empty directory, a new one, or one with a backup")
+    else:
+        refuse_inside(disk, directory)
     return manifest
 
 

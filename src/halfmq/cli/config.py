@@ -1,26 +1,30 @@
 """``halfmq config``: the settings of a broker, where each comes from, and changes while it runs."""
 
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 import msgspec
 import typer
+from msgspec.structs import replace as replace_fields
 
 from halfmq.cli import output
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.main import with_options
 from halfmq.cli.moment import moment_text
-from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Json, Operator, Preview, Reason, Timeout, Url, Yes
+from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Json, Operator, Preview, Reason, Timeout, Url, Yes, ask
 from halfmq.cli.serve import KINDS, OPTIONS, configuration, converted
 from halfmq.cli.setting_sources import ConfiguredCommand, shown
 from halfmq.errors import UsageError
-from halfmq.model.runtime_settings import CHANGEABLE
+from halfmq.model.address import parse_url
+from halfmq.model.runtime_settings import KIND_IN_WORDS, RUNTIME, Changes
 from halfmq.model.shown_settings import ShownSetting
 from halfmq.model.text_fields import write_fields
-from halfmq.wire.remoting.codes import HMQ_SET_SETTING, HMQ_SETTINGS
-from halfmq.wire.remoting.configuration import SETTINGS, SetSettingFields
+from halfmq.wire.remoting.codes import HMQ_SET_SETTING, HMQ_SETTINGS, ResponseCode
+from halfmq.wire.remoting.configuration import EXT_WARNING, SETTINGS, SetSettingFields
 
 _COMMANDS: Final = Commands("halfmq config")
 # No rich markup, as `halfmq serve`, whose options it has.
@@ -83,12 +87,28 @@ def set_(
     The value holds until it is unset, or until a start at which the configuration (option, environment or file) says something else than
     when it was set. Which settings may change, and since when a change counts: docs/configuration.md. A negative value: after --.
     """
-    try:
-        given = converted(name, value) if name in CHANGEABLE else value
-    except typer.BadParameter as error:
-        _COMMANDS.fail(error.format_message(), ExitStatus.USAGE)
-    fields = SetSettingFields(name, msgspec.json.encode(given).decode(), operator=operator, reason=reason)
-    _change(fields, ShownSetting(given, "recorded"), preview, yes, url, timeout, as_json)
+    given = _typed(name, value)
+    fields = SetSettingFields(
+        name, msgspec.json.encode(given).decode(), operator=operator, reason=reason, preview=preview
+    )
+    _change(fields, ShownSetting(given, "recorded"), yes, url, timeout, as_json)
+
+
+def _typed(name: str, text: str) -> Any:
+    """The value of a setting that may change, which ``text`` means; of others: the text.
+
+    Raises:
+        typer.Exit: it means none.
+    """
+    row = RUNTIME.get(name)
+    if not isinstance(row, Changes):
+        return text
+    given = None
+    with suppress(typer.BadParameter):  # its text names the option of `halfmq serve`, which was not given
+        given = converted(name, text)
+    if given is None or (isinstance(given, float) and not math.isfinite(given)):  # JSON has no such number
+        _COMMANDS.fail(f"{name}: {KIND_IN_WORDS[row.kind]} is expected, not {text!r}", ExitStatus.USAGE)
+    return given
 
 
 @app.command()
@@ -103,14 +123,13 @@ def unset(
     as_json: Json = False,
 ) -> None:
     """Give a setting of a running broker the value of its configuration again."""
-    fields = SetSettingFields(name, unset=True, operator=operator, reason=reason)
-    _change(fields, None, preview, yes, url, timeout, as_json)
+    fields = SetSettingFields(name, unset=True, operator=operator, reason=reason, preview=preview)
+    _change(fields, None, yes, url, timeout, as_json)
 
 
 def _change(
     fields: SetSettingFields,
     then: ShownSetting | None,
-    preview: bool,
     yes: bool,
     url: str,
     timeout: float,
@@ -122,23 +141,30 @@ def _change(
     before = found.get(name)
     if before is None and then is not None:
         _unknown(name, found)
-    # One that a later version set may be unset, though this broker does not know it.
-    before = before or ShownSetting(None, "recorded")
+    if before is None:
+        # One that a later version set may be unset, though this broker does not know it.
+        with _COMMANDS.reported():
+            asked = ask(parse_url(url), HMQ_SET_SETTING, write_fields(replace_fields(fields, preview=True)), timeout)
+        if asked.code == ResponseCode.SYSTEM_ERROR:  # nothing to unset
+            _unknown(name, found)
+        before = ShownSetting(None, "recorded")
     if then is None:
         configured = before.value if before.configured is msgspec.UNSET else before.configured
         then = ShownSetting(configured, "configuration")
     if not as_json:
         output.note(f"{name} is {before} ({_where(before)})")
-    if not preview:
-        if not yes:
-            _COMMANDS.require_typed(name, "Type the name of the setting again to change it")
-        _COMMANDS.ask(url, HMQ_SET_SETTING, write_fields(fields), timeout, changes=True)
+    if not fields.preview and not yes:
+        _COMMANDS.require_typed(name, "Type the name of the setting again to change it")
+    answer = _COMMANDS.ask(url, HMQ_SET_SETTING, write_fields(fields), timeout, changes=not fields.preview)
+    warning = answer.ext.get(EXT_WARNING)
+    if warning:
+        output.note(f"warning: {warning}")
     if as_json:
-        document = {"setting": name, "before": before.value, "value": then.value, "changed": not preview}
+        document = {"setting": name, "before": before.value, "value": then.value, "changed": not fields.preview}
         output.document(msgspec.json.encode(document))
     else:
         as_configured = ", as configured" if fields.unset else ""
-        output.say(f"{name} {'would be' if preview else 'is'} {then}{as_configured}")
+        output.say(f"{name} {'would be' if fields.preview else 'is'} {then}{as_configured}")
 
 
 def _settings(url: str, timeout: float) -> dict[str, ShownSetting]:
@@ -147,7 +173,7 @@ def _settings(url: str, timeout: float) -> dict[str, ShownSetting]:
 
 
 def _unknown(name: str, found: Mapping[str, ShownSetting]) -> NoReturn:
-    nearest = get_close_matches(name, sorted(found), 1, 0)
+    nearest = get_close_matches(name, sorted(found), 1)
     text = f"the broker has no setting {name}"
     _COMMANDS.fail(f"{text}; the nearest one is {nearest[0]}" if nearest else text, ExitStatus.NOT_FOUND)
 

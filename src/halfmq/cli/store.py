@@ -9,9 +9,9 @@ import typer
 from halfmq.cli import output
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.main import path
-from halfmq.errors import HalfmqError, StoreDamaged
+from halfmq.errors import HalfmqError, StoreDamaged, UsageError
 from halfmq.runtime.disk import File, RealDisk
-from halfmq.store.backup import MANIFEST, verify_backup
+from halfmq.store.backup import MANIFEST, is_cut_off, verify_backup
 from halfmq.store.dump import dump_store
 from halfmq.store.identity import NAME, not_permitted
 from halfmq.store.verify import Report, verify_store
@@ -47,6 +47,11 @@ def verify(directory: _Directory) -> None:
         disk = ReadOnlyDisk()
         if not disk.exists(directory / NAME) and disk.exists(directory / MANIFEST):
             raise typer.Exit(_verify_backup(disk, directory))
+        if not disk.exists(directory / NAME) and is_cut_off(disk, directory):
+            raise UsageError(
+                f"{directory} is a backup that is not complete: {MANIFEST} is missing",
+                hint="a first backup was cut off: run `halfmq backup` again",
+            )
         report = verify_store(ReadOnlyDisk(), directory)
     except (HalfmqError, OSError) as error:
         output.note(f"halfmq store verify: {explained(error)}")

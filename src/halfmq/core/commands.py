@@ -500,19 +500,22 @@ class SetSetting(NamedTuple):
     """An administrator gives a setting of the broker another value while it runs.
 
     ``configured``: the value that it has in the configuration, which the broker alone knows of settings that ``core`` does not read.
+    ``preview``: decide it, and write nothing.
     """
 
     name: str
     value: SettingValue
     configured: SettingValue
     by: Actor
+    preview: bool = False
 
 
 class UnsetSetting(NamedTuple):
-    """An administrator gives a setting the value of the configuration again."""
+    """An administrator gives a setting the value of the configuration again. ``preview``: decide it, and write nothing."""
 
     name: str
     by: Actor
+    preview: bool = False
 
 
 class Tick(NamedTuple):

@@ -69,6 +69,8 @@ def _contradiction(state: State, name: str, value: Any) -> str:
 
 
 def _changed(state: State, record: SettingSet, command: SetSetting | UnsetSetting, value: Any) -> Decision:
+    if command.preview:
+        return Decision((), Done())
     name = command.name
     raised = name == "checks_in_flight_max" and value > state.settings.checks_in_flight_max
     events = (CheckLimitRaised(),) if raised else ()

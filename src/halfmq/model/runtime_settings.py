@@ -111,6 +111,10 @@ RUNTIME: Final[dict[str, Changes | Stays]] = {
 CHANGEABLE: Final = tuple(name for name, one in RUNTIME.items() if isinstance(one, Changes))
 
 
+#: The type of a value that may change, as a refusal says it.
+KIND_IN_WORDS: Final = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
 def contradiction(settings: BrokerSettings, name: str) -> str:
     """Why ``settings``, in which ``name`` was changed last, are no possible ones together, and what to do first; "": they are."""
     least, most = settings.check_interval_ms, settings.check_interval_max_ms

@@ -10,8 +10,9 @@ backup is cut off, the manifest before it is still right about the bytes that it
 """
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,6 +21,7 @@ import msgspec
 from halfmq.errors import StoreDamaged, UsageError, WrongVersion
 from halfmq.model.checksum import crc32
 from halfmq.runtime.disk import Disk, File
+from halfmq.store.identity import NAME
 from halfmq.store.layout import STORE_FORMATS_READ
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
 from halfmq.store.segment import SUFFIX, SegmentFiles, segment_name
@@ -151,6 +153,42 @@ def write_manifest(disk: Disk, directory: Path, manifest: Manifest) -> None:
     with replacing(disk, directory / MANIFEST, directory / _NEW) as file:
         file.write(0, [text])
     disk.sync_directory(directory)
+
+
+def refuse_inside(disk: Disk, directory: Path) -> None:
+    """Check that ``directory``, in which something is to be made, is not inside a store or a backup.
+
+    Raises:
+        UsageError: it is: it would be removed with that, or be taken for a part of it.
+    """
+    for parent in Path(os.path.realpath(directory)).parents:
+        for name, what in ((NAME, "store"), (MANIFEST, "backup")):
+            # Where this account may not look, it can make nothing either.
+            with suppress(PermissionError):
+                if disk.exists(parent / name):
+                    raise UsageError(
+                        f"{directory} is inside the {what} in {parent}", hint="give a directory outside of it"
+                    )
+
+
+def is_cut_off(disk: Disk, directory: Path) -> bool:
+    """Whether ``directory`` is that of a first backup that was cut off: it has no manifest."""
+    return (
+        not disk.exists(directory / MANIFEST)
+        and disk.exists(directory / LOG)
+        and why_not_a_backup(disk, directory) is None
+    )
+
+
+def verify_presence(disk: Disk, directory: Path, manifest: Manifest) -> None:
+    """
+    Raises:
+        StoreDamaged: a file that the manifest names is missing.
+    """
+    for segment in manifest.segments:
+        path = copy_path(directory, segment.start)
+        if not disk.exists(path):
+            raise StoreDamaged(f"{path} is missing", hint=_ANEW)
 
 
 def why_not_a_backup(disk: Disk, directory: Path) -> str | None:
@@ -295,7 +333,7 @@ def existing(disk: Disk, directory: Path) -> Manifest:
     if manifest is None:
         raise UsageError(
             f"{directory} holds no backup: {MANIFEST} is missing",
-            hint="a first backup that was cut off has none; `halfmq backup` makes one",
+            hint="a first backup that was cut off has none: run `halfmq backup` again",
         )
     return manifest
 

@@ -94,6 +94,8 @@ def test_what_is_settled_is_counted_by_who_decided(others: tuple[Settlement, ...
 
 def test_a_place_is_for_the_next_name_once_its_own_is_gone() -> None:
     names: ShownNames[str] = ShownNames(2)
+    assert [names.shows(name) for name in ("_other", "_other.orders")] == [False, False], "these are in the sum"
+    assert not ShownNames[tuple[str, str]](2).shows(("_other", "T"))
     assert [names.shows(name) for name in ("a", "b", "c", "a")] == [True, True, False, True]
     names.keep({"b", "c"}.__contains__)
     assert [names.shows(name) for name in ("c", "a", "b")] == [True, False, True]

@@ -15,6 +15,7 @@ from tests.support.raw_client import Answer, RawClient
 from tests.support.waiting import soon, until
 from tests.unit.broker.test_maintenance import NO_WINDOW, SMALL, filled, looks_at_retention, retention_decided
 
+from halfmq.broker import maintenance
 from halfmq.broker.config import BrokerConfig, configured_value, with_setting
 from halfmq.core.commands import SetGroup
 from halfmq.errors import UsageError
@@ -410,6 +411,28 @@ async def test_who_changes_a_setting_must_say_a_name_and_the_largest_value_is_st
         assert (await ask(client, "undecided_max")).code == 1
     async with serving(tmp_path) as running:
         assert running.state.recorded_settings == {}
+
+
+async def test_the_disk_reserve_counts_from_the_first_message_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "SPACE_CHECK_MS", NEVER_MS)
+    for more in ({"disk_reserve_bytes": SETTING_MAX}, {}):
+        async with serving(tmp_path, **more) as running:
+            answer = await (await running.client()).send("T", b"x", unique=one(1))
+            assert (answer.code != 0) == bool(more), answer.remark
+            if not more:
+                await put(running, "disk_reserve_bytes", SETTING_MAX)
+    async with serving(tmp_path) as running:
+        assert (await (await running.client()).send("T", b"x", unique=one(2))).code != 0, "as it was set"
+
+
+async def test_a_retention_of_less_than_a_millisecond_is_not_unlimited(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        await put(running, "retention_hours", 1e-7)
+        assert running.maintenance._config.retention_ms == 1
+        await put(running, "retention_hours", 0)
+        assert running.maintenance._config.retention_ms == 0
 
 
 def test_each_value_is_found_where_it_is_changed(tmp_path: Path) -> None:

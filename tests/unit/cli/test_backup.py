@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,47 @@ async def test_what_is_no_backup_is_left_alone(tmp_path: Path) -> None:
         held.close()
     away = await asyncio.to_thread(CliRunner().invoke, backup.app, [str(tmp_path / "b"), "--url", "127.0.0.1:1"])
     assert away.exit_code == 1
+
+
+async def test_a_backup_is_not_made_inside_a_store_or_another_backup(tmp_path: Path) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    async with serving(data) as running:
+        await made(running, other)
+        (tmp_path / "link").symlink_to(data)
+        for where, what in (
+            (data / "new", f"store in {data}"),
+            (data / "shard-0" / "a" / "b", f"store in {data}"),
+            (tmp_path / "link" / "new", f"store in {data}"),
+            (other / "new", f"backup in {other}"),
+        ):
+            done = await run(running, where)
+            assert f"{where} is inside the {what} (give a directory outside of it)" in done.output
+            assert (done.exit_code, where.exists()) == (2, False)
+
+
+async def test_a_backup_whose_log_was_removed_is_not_continued(tmp_path: Path) -> None:
+    where = tmp_path / "backup"
+    async with serving(tmp_path / "data") as running:
+        await fill(running, 1, "ONE_")
+        await made(running, where)
+        shutil.rmtree(where / "log")
+        (where / "lock").unlink()
+        done = await run(running, where)
+        assert done.exit_code != 0
+        assert f"{where / 'log' / segment_name(0)} is missing (make a new backup in another directory)" in done.output
+        assert [path.name for path in where.iterdir()] == ["backup.json"]
+
+
+async def test_store_verify_says_that_a_first_backup_was_cut_off(tmp_path: Path) -> None:
+    where = tmp_path / "backup"
+    async with serving(tmp_path / "data") as running:
+        await fill(running, 1, "ONE_")
+        await made(running, where)
+    (where / "backup.json").unlink()
+    done = CliRunner().invoke(store.app, ["verify", str(where)])
+    assert f"{where} is a backup that is not complete: backup.json is missing" in done.output
+    assert "run `halfmq backup` again" in done.output
+    assert done.exit_code == 2
 
 
 async def test_damage_at_the_source_is_found_before_it_is_a_backup(tmp_path: Path) -> None:

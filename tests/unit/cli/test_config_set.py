@@ -78,7 +78,16 @@ async def test_a_change_needs_a_confirmation_and_a_name(tmp_path: Path) -> None:
     ("arguments", "status", "text"),
     [
         (("retention_hors", "5"), 3, "no setting retention_hors; the nearest one is retention_hours"),
-        (("queries_max", "many"), 2, "Invalid value for '--queries-max'"),
+        (("nosuch", "5"), 3, "the broker has no setting nosuch\n"),
+        (("queries_max", "many"), 2, "halfmq config: queries_max: a whole number is expected, not 'many'\n"),
+        (
+            ("auto_create_topics", "maybe"),
+            2,
+            "halfmq config: auto_create_topics: true or false is expected, not 'maybe'\n",
+        ),
+        (("retention_hours", "nan"), 2, "retention_hours: a number is expected, not 'nan'\n"),
+        (("retention_hours", "inf"), 2, "retention_hours: a number is expected, not 'inf'\n"),
+        (("retention_hours", "1e400"), 2, "retention_hours: a number is expected, not '1e400'\n"),
         (("queries_max", "--", "-1"), 2, "the limit of queries must not be negative"),
         (("retention_hours", "1e9"), 2, "0 to 876,600 hours"),
         (("data", "/elsewhere"), 2, "data does not change while the broker runs: the store is opened with it"),
@@ -91,6 +100,73 @@ async def test_what_cannot_be_set_is_refused(
     async with serving(tmp_path, given=GIVEN) as running:
         assert text in await said(running, "set", *ADA, *arguments, status=status)
         assert not running.state.recorded_settings
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("set", "retention_hours", "--", "-5"),
+        ("set", "port", "5"),
+        ("set", "check_interval_ms", "500000"),
+        ("set", "queries_max", "--operator", "", "5"),
+        ("set", "nosuch", "5"),
+        ("unset", "port"),
+        ("unset", "queries_max"),
+        ("unset", "nosuch"),
+    ],
+    ids=" ".join,
+)
+async def test_a_preview_refuses_what_the_change_would_with_the_same_text(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    name, *others = arguments
+    async with serving(tmp_path) as running:
+        previewed = await run(running, name, *ADA, "--preview", *others)
+        changed = await run(running, name, *ADA, *others)
+        assert previewed.exit_code == changed.exit_code != 0
+        assert previewed.output == changed.output
+        assert not running.state.recorded_settings
+
+
+async def test_a_preview_of_what_is_possible_changes_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        await said(running, "set", "queries_max", "5", *ADA)
+        end = running.state.log_end
+        assert "queries_max would be 6" in await said(running, "set", "queries_max", "6", "--preview", *ADA)
+        document = json.loads(await said(running, "set", "queries_max", "6", "--preview", "--json", *ADA))
+        assert document == {"setting": "queries_max", "before": 5, "value": 6, "changed": False}
+        assert "would be 16384, as configured" in await said(running, "unset", "queries_max", "--preview", *ADA)
+        assert (running.state.log_end, running.state.recorded_settings["queries_max"].value) == (end, 5)
+
+
+async def test_what_nobody_knows_cannot_be_unset_and_nothing_is_said_of_its_value(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        output = await said(running, "unset", "retention_hors", *ADA, status=3)
+        assert output == "halfmq config: the broker has no setting retention_hors; the nearest one is retention_hours\n"
+
+
+async def test_the_response_warns_of_a_retention_of_less_than_a_segment(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        size = running.state.settings.segment_bytes
+        for more in ((), ("--preview",)):
+            output = await said(running, "set", "retention_bytes", "5", *ADA, *more)
+            assert f"\nwarning: retention_bytes 5 is less than one segment of the log, {size} bytes. Only" in output
+        assert "warning" not in await said(running, "set", "retention_bytes", str(size), *ADA)
+
+
+async def test_a_broker_that_a_program_started_shows_and_changes_its_settings(tmp_path: Path) -> None:
+    """As ``halfmq.testing.Broker``, which was given no options."""
+    async with serving(tmp_path, retention_bytes=1 << 30) as running:
+        document = json.loads(await said(running, "get", "--json"))
+        assert list(document) == list(RUNTIME)
+        assert document["queries_max"] == {"value": 16_384, "source": "default", "from": None}
+        assert document["retention_bytes"] == {"value": 1 << 30, "source": "given by the program", "from": None}
+        assert document["retention_hours"]["value"] == 72.0
+        assert document["host"] == {"value": ["127.0.0.1"], "source": "default", "from": None}
+        assert (document["data"]["value"], document["log_format"]["value"]) == (str(running.directory), None)
+        assert document["name_port"]["value"] == running.ports.names
+        await said(running, "set", "queries_max", "5", *ADA)
+        assert "queries_max  5" in await said(running, "get", "queries_max")
 
 
 async def test_yes_and_no_are_written_as_in_the_environment(tmp_path: Path) -> None:

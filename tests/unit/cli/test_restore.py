@@ -176,6 +176,17 @@ async def test_a_torn_backup_is_refused_and_nothing_is_written(tmp_path: Path, m
     assert run(backup, tmp_path / "new", *more).exit_code == 0
 
 
+async def test_a_store_is_not_restored_into_a_store_or_a_backup(tmp_path: Path) -> None:
+    data, where = tmp_path / "data", tmp_path / "backup"
+    async with serving(data) as running:
+        await with_transactions(running)
+        await made(running, where)
+    for target, what in ((data / "new", f"store in {data}"), (where / "new", f"backup in {where}")):
+        done = run(where, target)
+        assert f"{target} is inside the {what} (give a directory outside of it)" in done.output
+        assert (done.exit_code, target.exists()) == (2, False)
+
+
 async def test_a_restore_that_was_cut_off_is_no_store(tmp_path: Path, monkeypatch: Any) -> None:
     backup, data = tmp_path / "backup", tmp_path / "new"
     async with serving(tmp_path / "data", segment_bytes=SMALL) as running:

@@ -9,7 +9,7 @@ from tests.unit.core.test_users import trim
 from halfmq.core.base import base_payload
 from halfmq.core.base_bytes import setting_bytes
 from halfmq.core.commands import Actor, SetProducer, SetSetting, SetUser, UnsetSetting
-from halfmq.core.decision import Done, ProducerSettingsStored, Reply, SendCheck, SettingChanged, UserIsSet, Why
+from halfmq.core.decision import Done, ProducerSettingsStored, Refused, Reply, SendCheck, SettingChanged, UserIsSet, Why
 from halfmq.core.engine import next_deadline_ms
 from halfmq.core.schema import setting_set
 from halfmq.core.state import next_offset
@@ -103,6 +103,20 @@ def test_what_is_not_set_cannot_be_unset_and_what_stays_cannot_be_set() -> None:
             refused(put(log, name, 1), Why.INVALID_PARAMETER)
     refused(put(log, "undecided_maximum", 1), Why.INVALID_PARAMETER)
     assert len(log.records) == records
+
+
+def test_a_preview_is_decided_as_the_change_and_changes_nothing() -> None:
+    log = changed()
+    before, records = durable_digest(log.state), len(log.records)
+    for name, value, reply in (
+        ("undecided_max", 9, Done),
+        ("port", 9, Refused),
+        ("check_interval_ms", 1 << 40, Refused),
+    ):
+        assert type(log.do(SetSetting(name, value, 1, ADA, preview=True))) is reply, name
+    assert log.do(UnsetSetting("undecided_max", ADA, preview=True)) == Done()
+    assert type(log.do(UnsetSetting("queries_max", ADA, preview=True))) is Refused
+    assert (durable_digest(log.state), len(log.records)) == (before, records)
 
 
 def test_two_limits_that_contradict_each_other_are_refused_with_what_to_change_first() -> None:

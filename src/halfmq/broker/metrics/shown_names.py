@@ -2,13 +2,14 @@
 whatever collects it, so only a number of names is shown; the others are summed.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 #: The label of all names that are not shown.
 OTHER: Final = "_other"
 
-N = TypeVar("N", bound=Hashable)
+#: A name, or two that belong together, the first of which counts.
+N = TypeVar("N", str, tuple[str, str])
 
 
 class ShownNames(Generic[N]):
@@ -19,7 +20,12 @@ class ShownNames(Generic[N]):
         self._shown: dict[N, None] = {}
 
     def shows(self, name: N) -> bool:
-        """Whether it has series of its own; a new one gets them if there is space."""
+        """Whether it has series of its own; a new one gets them if there is space.
+
+        None that begins with ``OTHER`` has: peers choose names, and its series would be mixed up with the sum.
+        """
+        if (name if isinstance(name, str) else name[0]).startswith(OTHER):
+            return False
         if name in self._shown:
             return True
         if len(self._shown) >= self._names_max:

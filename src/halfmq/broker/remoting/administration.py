@@ -35,7 +35,7 @@ _UNSET: Final = frozenset({"", "null", "{}", "[]"})
 
 
 class Selects(NamedTuple):
-    """The field names the thing."""
+    """The field names the thing, or says that the command only looks at it."""
 
 
 class Kept(NamedTuple):
@@ -164,7 +164,14 @@ FORGET_DAMAGE: Final = Row({"txId": Selects(), "group": Selects(), "operator": _
 FORGET_QUERY: Final = Row({"query": Selects(), "queryTopic": Selects(), "operator": _AUDIT, "reason": _AUDIT})
 KICK_CLIENT: Final = Row({"clientId": Selects(), "connection": Selects(), "operator": _AUDIT, "reason": _AUDIT})
 SET_SETTING: Final = Row(
-    {"setting": Selects(), "value": _SETTINGS, "unset": _SETTINGS, "operator": _SETTINGS, "reason": _AUDIT}
+    {
+        "setting": Selects(),
+        "value": _SETTINGS,
+        "unset": _SETTINGS,
+        "operator": _SETTINGS,
+        "reason": _AUDIT,
+        "preview": Selects(),
+    }
 )
 FORGET_COORDINATOR: Final = Row({"group": Selects(), "coordinator": Selects(), "operator": _AUDIT, "reason": _AUDIT})
 PRODUCER: Final = Row(

@@ -74,7 +74,11 @@ _USUAL: dict[int, tuple[dict[str, str], dict[str, Any]]] = {
     HMQ_FORGET_QUERY: ({"query": "q1", "queryTopic": "", "operator": "bob", "reason": "none"}, {}),
     HMQ_KICK_CLIENT: ({"clientId": "noisy", "connection": "0", "operator": "bob", "reason": "none"}, {}),
     HMQ_SET_SETTING: (
-        {"setting": "queries_max", "value": "5", "unset": "false", "operator": "bob", "reason": "none"}, {},
+        {
+            "setting": "queries_max", "value": "5", "unset": "false", "operator": "bob", "reason": "none",
+            "preview": "false",
+        },
+        {},
     ),
     HMQ_PRODUCER: (
         {"group": "P", "operator": "bob", "reason": "none"},
