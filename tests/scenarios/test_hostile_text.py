@@ -478,6 +478,29 @@ def relay(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_harmless(invoke("relay", "breaks:app")[1])
 
 
+def worker(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log: what a server says that refuses it."""
+    monkeypatch.chdir(home)
+    server = ScriptedServer(refuses)
+    try:
+        (home / "service.py").write_text(
+            f"from halfmq import App\napp = App({server.url!r}, group='g')\n"
+            "@app.consumer('orders', group='g')\ndef handle(message): pass\n"
+        )
+        # A process of its own: it configures logging.
+        done = subprocess.run(
+            [sys.executable, "-m", "halfmq", "worker", "service:app", "--no-wait"],
+            capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+    finally:
+        server.close()
+    assert done.returncode == 1, done.stderr
+    assert_harmless(done.stderr)
+    assert_harmless(invoke("worker", f"{HOSTILE}:app")[1])
+    (home / "breaks.py").write_text(f"raise ValueError({HOSTILE!r})")
+    assert_harmless(invoke("worker", "breaks:app")[1])
+
+
 def db_command(*arguments: str) -> Callable[[Invoke, Path, pytest.MonkeyPatch], None]:
     def run(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shop_module(monkeypatch, home, tables=False)
@@ -502,6 +525,7 @@ OF_APPLICATIONS: dict[str, Callable[[Invoke, Path, pytest.MonkeyPatch], None]] =
     "outbox retry": outbox_retry,
     "outbox skip": outbox_skip,
     "relay": relay,
+    "worker": worker,
     "db sql": db_command("sql", "odd:metadata", "--dialect", "sqlite"),
     "db init": db_command("init", *ODD),
 }
