@@ -12,6 +12,7 @@ from halfmq.client.outcome import Outcome
 from halfmq.django.markers import Markers
 from halfmq.errors import OutcomeMixed, SendTimeout, UsageError
 from halfmq.sql.rules.block import SqlTransaction
+from halfmq.testing import crash
 from tests.django.shop.models import Order
 from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
@@ -77,6 +78,17 @@ def test_rows_and_messages_come_together(atomic: Atomic, broker: MemoryBroker) -
     assert (notes(), texts(broker), seen_before_commit) == (["a", "b"], ["a", "b"], [[]])
     assert tx.receipt is not None
     assert marker(tx.id) == "C"
+
+
+@pytest.mark.parametrize(("point", "kept"), [("before-local-commit", []), ("after-local-commit", ["a"])])
+def test_after_a_crash_of_the_test_kit_only_the_check_decides(
+    atomic: Atomic, broker: MemoryBroker, markers: Markers, point: str, kept: list[str]
+) -> None:
+    with crash(point), atomic() as tx:
+        place(tx, "a")
+    assert texts(broker) == []
+    settle(broker, markers)
+    assert (notes(), texts(broker)) == (kept, kept)
 
 
 def test_an_exception_sends_nothing(atomic: Atomic, broker: MemoryBroker) -> None:

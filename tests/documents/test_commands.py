@@ -70,6 +70,9 @@ RUNS: Final[dict[str, Run]] = {
         "this broker has no users", {"NAME": "ada", "PERMISSION": "'send:*'"}, status=4
     ),
     "halfmq user list": Run("this broker has no users", status=4),
+    "halfmq config set SETTING VALUE --operator NAME": Run(
+        "queries_max is 50", {"SETTING": "queries_max", "VALUE": "50", "NAME": "ada"}, typed="queries_max"
+    ),
     "halfmq tx damaged": Run("0 findings"),
     # tests/unit/cli/test_tx.py forgets one.
     "halfmq tx forget TX_ID... --operator NAME --reason TEXT": Run(
@@ -222,6 +225,7 @@ _OTHERS: Final = {
     "--seeds": "tests.simulation",
     "--hunters": "tests.mutation",
     "--full-refresh": "spark-pipelines",
+    "--preload": "gunicorn",
 }
 #: Pages about programs of the tests, which have options of their own.
 _OF_TESTS: Final = ("docs/simulation.md", "docs/soak.md")

@@ -78,7 +78,8 @@ def worker(
     status = ExitStatus.FAILED
     try:
         if reload:
-            raise typer.Exit(run_again_on_changes(without_reload(sys.argv[1:]), Path.cwd()))
+            arguments = without_reload(sys.argv[1:])
+            raise typer.Exit(run_again_on_changes(arguments, Path.cwd()))
         found = load_app(_COMMANDS, target)
         # What was imported stays, and the collector would traverse it with every few thousand messages.
         gc.collect()

@@ -39,7 +39,7 @@ from halfmq.sql.rules.table_identity import (
     reserved_rows,
 )
 
-_INSERT: Final = f"INSERT INTO {MARKERS_TABLE} (tx_id, outcome, written_at_ms) VALUES (%s, %s, %s)"  # noqa: S608
+_INSERT: Final = f"INSERT INTO {MARKERS_TABLE} (tx_id, outcome, written_at_ms) VALUES (%s, %s, %s)"  # nosec B608 # noqa: S608 - names of ours
 _FIND: Final = f"FROM {MARKERS_TABLE} WHERE tx_id"
 
 
@@ -155,7 +155,7 @@ class MarkerRows:
         """Turn the marker into ``(tx_id, 'C')`` if it is still PREPARED and ``condition`` holds. Returns the number of rows: 0 or 1."""
         with connection.cursor() as cursor:
             cursor.execute(
-                f"UPDATE {MARKERS_TABLE} SET outcome = %s WHERE tx_id = %s AND outcome = %s AND {condition}",  # noqa: S608
+                f"UPDATE {MARKERS_TABLE} SET outcome = %s WHERE tx_id = %s AND outcome = %s AND {condition}",  # nosec B608 # noqa: S608 - names of ours
                 [COMMITTED, tx_id, PREPARED],
             )
             return int(cursor.rowcount)
@@ -231,7 +231,7 @@ class MarkerRows:
     def _fence_prepared(self, connection: Any, tx_id: str, lock_wait_ms: int) -> Reply:
         with short_transaction(connection, lock_wait_ms) as cursor:
             cursor.execute(
-                f"UPDATE {MARKERS_TABLE} SET outcome = %s WHERE tx_id = %s AND outcome = %s",  # noqa: S608
+                f"UPDATE {MARKERS_TABLE} SET outcome = %s WHERE tx_id = %s AND outcome = %s",  # nosec B608 # noqa: S608 - names of ours
                 [FENCED, tx_id, PREPARED],
             )
             return Reply.DONE if cursor.rowcount == 1 else Reply.CONFLICT
@@ -276,7 +276,7 @@ class MarkerRows:
         with transaction.atomic(using=self._using, durable=True), connection.cursor() as cursor:
             horizon = horizon_value(gone.horizon_ms)
             cursor.execute(
-                f"UPDATE {MARKERS_TABLE} SET written_at_ms = %s WHERE tx_id = %s AND written_at_ms < %s",  # noqa: S608
+                f"UPDATE {MARKERS_TABLE} SET written_at_ms = %s WHERE tx_id = %s AND written_at_ms < %s",  # nosec B608 # noqa: S608 - names of ours
                 [horizon, HORIZON, horizon],
             )
             bounds = self.read(cursor)

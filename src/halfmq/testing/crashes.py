@@ -243,6 +243,8 @@ class _Work:
     def __init__(self, work: Any, reached: Callable[[str], None]) -> None:
         self._work = work
         self._reached = reached
+        #: The verdict is sent within ``commit``.
+        self._is_by_hook = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
@@ -252,10 +254,18 @@ class _Work:
         self._work.begin()
         self._reached_within("after-marker")
 
+    def call_after_commit(self, call: Callable[[], None]) -> bool:
+        def committed() -> None:
+            self._reached("after-local-commit")
+            call()
+
+        self._is_by_hook = self._work.call_after_commit(committed)
+        return self._is_by_hook
+
     def commit(self) -> Any:
         self._reached_within("before-local-commit")
         failed = self._work.commit()
-        if failed is None:
+        if failed is None and not self._is_by_hook:
             self._reached("after-local-commit")
         return failed
 

@@ -221,7 +221,7 @@ def test_every_step_of_a_block_is_known() -> None:
     }
     #: Those with a point before and after, and those that are between two points.
     pointed = {name for name in vars(_Work) if not name.startswith("_")}
-    assert pointed == {"begin", "commit"}
+    assert pointed == {"begin", "call_after_commit", "commit"}
     assert steps - pointed == {"refuse_ended", "collect", "ready", "may_fall_back", "fall_back", "abandon"}
     names = {point.partition("-")[2] for point in CRASH_POINTS}
     assert len(CRASH_POINTS) == 2 * len(names) == 16
