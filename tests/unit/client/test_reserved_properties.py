@@ -84,6 +84,7 @@ WAYS: dict[str, Any] = {
 #: They pass on what one of the above, or ``compose``, examines.
 PASS_ON = {
     "Client.request", "Client.send", "Client.send_many", "Client.send_in_transaction", "Sends.send", "with_own", "_checked_properties",
+    "DirectDeliveries.deliver",
 }  # fmt: skip
 
 
