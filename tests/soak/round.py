@@ -49,6 +49,8 @@ from tests.soak.small_disk import SmallDisk
 
 #: Maximum duration of the quiet end, seconds. Longer than the longest back-off of a check.
 SETTLE_S = 100.0
+#: Until every producer has done something: a dozen processes and a JVM start at once, beside other parts of the suite.
+_WARM_S = 180.0
 CATCH_UP_S = 60.0
 #: The filtering group counts as caught up after consuming nothing for this time, seconds.
 FILTERED_IDLE_S = 20.0
@@ -199,7 +201,9 @@ def run_round(
             plan, notes, company.broker, [*company.producers], others, Cutter(engines[1]).cut, settings.disk, on_kill
         )
         if not plan.profile.points_in_turn:  # otherwise they would die before all of them have done something
-            wait_until(lambda: all(one.is_warm for one in company.producers), 60, "a producer did nothing", company)
+            wait_until(
+                lambda: all(one.is_warm for one in company.producers), _WARM_S, "a producer did nothing", company
+            )
         while len(chaos.kills) < settings.kills and time.monotonic() < settings.deadline:
             chaos.step()
             if len(chaos.kills) > LATE * settings.kills:
