@@ -124,7 +124,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 async def test_a_block_that_commits_confirms_and_drops_the_cancel_that_comes_later(world: World) -> None:
     results: list[str] = []
     async with world.app.run():
-        gid = await world.order(lambda _, call: results.append(call()), timeout=0.5)
+        gid = await world.order(lambda _, call: results.append(call()), timeout=3)
         await until(lambda: world.ops() == ["try", "confirm"])
         fenced = await world.app.client().fence(
             gid, group="shop", broker=world.running.state.settings.broker_name, since=0
@@ -192,7 +192,8 @@ async def test_a_block_that_takes_longer_than_its_time_is_rolled_back(world: Wor
 
     async with world.app.run():
         with pytest.raises(TransactionRefused, match="before it was prepared"):
-            await world.order(body, timeout=0.3)
+            # Long enough to begin the branch on a busy machine; the time is over once the cancel has come.
+            await world.order(body, timeout=3)
         with pytest.raises(TransactionRefused, match="takes longer than its"):
             await world.order(lambda _, call: call(), timeout=0.000_001)
     assert world.gids() == []
