@@ -220,6 +220,8 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("pip install", Not("as README.md, whose installation is run; the environment of the tests has both")),
         ("INSTALLED_APPS", Not("lines of a settings file; tests/django/shop/settings.py is one, and all tests of Django use it")),
         ("from halfmq import django as mq", Not("a part of a view; tests/django/test_killed_workers.py runs tests/django/shop/views.py")),
+        ("with transaction.atomic():", Not("a part of a view; tests/django/test_relay_command.py does so")),
+        ("pip install", Not("an installation; tests/django/test_relay_command.py runs the command")),
     ),
     "docs/tracing.md": (
         ("pip install", Not("as README.md, whose installation is run; the environment of the tests has both")),

@@ -27,6 +27,8 @@ EXTRA_OF: Final = {
     "halfmq/bench": "server",
     "halfmq/client/telemetry.py": "otel",
     "halfmq/django": "django",
+    "halfmq/django/relay_engine.py": "sql",
+    "halfmq/processes/http_port.py": "server",
     "halfmq/runtime/sealing.py": "server",
     "halfmq/sql/alchemy": "sql",
     "halfmq/relay/kafka.py": "kafka",
