@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from halfmq.django.block import atomic
+    from halfmq.django.consumers import consumer
     from halfmq.django.outbox import send_on_commit
     from halfmq.django.process import client
 
-__all__ = ["atomic", "client", "send_on_commit"]
+__all__ = ["atomic", "client", "consumer", "send_on_commit"]
 
-_WHERE = {"atomic": "block", "client": "process", "send_on_commit": "outbox"}
+_WHERE = {"atomic": "block", "client": "process", "consumer": "consumers", "send_on_commit": "outbox"}
 
 
 def __getattr__(name: str) -> Any:
