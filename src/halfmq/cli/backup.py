@@ -119,6 +119,8 @@ def _backup(disk: Disk, directory: Path, url: str, timeout_s: float, *, keep: bo
     with _locked(disk, directory):
         manifest = _read_manifest(disk, directory)
         disk.make_directories(directory / LOG)
+        # A power loss may keep the manifest's name and lose this one.
+        disk.sync_directory(directory)
         server = parse_url(url)
         with closing(Connection.open(server.servers[0], server.security, timeout_s)) as connection:
             source = _Source(connection, manifest)
