@@ -32,7 +32,7 @@ DATA: Final = Path("/restored/orders")
 #: Operations until the first name in the log is durable: 4 directories, the file, and a sync of each directory from "/" to the log.
 NAMED: Final = 10
 #: Losses at each operation, each with another fate of what was not synced.
-LOSSES = amount(gate=2, everything=12, variable="HALFMQ_TEST_BACKUP_LOSSES")
+LOSSES = amount(gate=12, everything=60, variable="HALFMQ_TEST_BACKUP_LOSSES")
 
 
 async def backed_up(running: Running, disk: FaultyDisk, *, keep: bool = False) -> Any:
