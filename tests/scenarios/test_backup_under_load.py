@@ -216,11 +216,15 @@ def check_log(run: Run, data: Path, found: dict[str, Any]) -> int:
 
 
 async def listed(served: Served, group: str) -> list[dict[str, Any]]:
-    done = await asyncio.to_thread(
-        invoke, tx.app, "list", "--group", group, "--url", served.url, "--json", "--max", "1000"
-    )
-    assert done.exit_code == 0, done.output
-    return list(json.loads(done.stdout)["transactions"])
+    rows: list[dict[str, Any]] = []
+    while True:  # a page has 1,000
+        place = ("--max", "1000", "--from", str(len(rows)))
+        done = await asyncio.to_thread(invoke, tx.app, "list", "--group", group, "--url", served.url, "--json", *place)
+        assert done.exit_code == 0, done.output
+        page = json.loads(done.stdout)["transactions"]
+        rows += page
+        if len(page) < 1_000:
+            return rows
 
 
 async def undecided(served: Served, group: str = GROUP) -> dict[str, str]:

@@ -251,11 +251,12 @@ class FaultyDisk:
 
     # --- controls for tests -----------------------------------------------------------------------------------
 
-    def crash(self, *, power: bool = True, keep: float | None = None) -> None:
+    def crash(self, *, power: bool = True, keep: float | None = None, only_newest_name: bool = False) -> None:
         """Power fails and returns. The module docstring says what survives.
 
         ``power=False`` is ``kill``. ``keep``: the fraction of unsynced data that survives, 0.0 nothing and 1.0 everything;
-        None: chosen at random.
+        None: chosen at random. ``only_newest_name``: of changes to names that were not synced the last one survives, and no other: what
+        it refers to must have been synced before.
         """
         if not power:
             self.kill()
@@ -263,8 +264,9 @@ class FaultyDisk:
         rng = self.rng
         kept = rng.choice(_KEPT) if keep is None else keep
         self.faults["power loss"] += 1
+        newest = self._changes[-1] if self._changes else None
         for change in self._changes:
-            if rng.random() < kept:
+            if (change is newest) if only_newest_name else rng.random() < kept:
                 change.do(self._durable)
             else:
                 self.faults["lost names"] += 1

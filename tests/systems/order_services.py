@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, event, insert, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-import halfmq.client.app
+import halfmq.client.delivery
 from halfmq import App, Message
 from halfmq.client.handler import Handler, _FromThread
 from halfmq.errors import SendTimeout, TransactionUnknown
@@ -361,8 +361,8 @@ def build(config: Config, service: str) -> App:
 
 
 async def serve(config: Config, service: str) -> None:
-    halfmq.client.app.pause_s = lambda failures: min(0.02 * failures, 0.5)  # type: ignore[assignment] - a failed message comes again
-    halfmq.client.app.DEAD_CALLS = ATTEMPTS_MAX  # type: ignore[misc]
+    halfmq.client.delivery.pause_s = lambda failures: min(0.02 * failures, 0.5)  # type: ignore[assignment] - a failed message comes again
+    halfmq.client.delivery.DEAD_CALLS = ATTEMPTS_MAX  # type: ignore[misc]
     async with build(config, service).run(wait=False, relay=True):
         await asyncio.Event().wait()
 

@@ -113,12 +113,12 @@ def backup(
 
 
 def _backup(disk: Disk, directory: Path, url: str, timeout_s: float, *, keep: bool) -> Made:
-    # Before anything is created in a directory that is something else.
-    if _read_manifest(disk, directory) is None:
-        make_durable(disk, directory)  # a power loss after the first backup must not take its directory away
+    _read_manifest(disk, directory)  # refuses a directory that is something else, before anything is created in it
+    # A power loss must not keep the manifest's name and lose that of a directory. Each by itself: whoever made both may have been cut off.
+    make_durable(disk, directory)
+    make_durable(disk, directory / LOG)
     with _locked(disk, directory):
         manifest = _read_manifest(disk, directory)
-        disk.make_directories(directory / LOG)
         server = parse_url(url)
         with closing(Connection.open(server.servers[0], server.security, timeout_s)) as connection:
             source = _Source(connection, manifest)

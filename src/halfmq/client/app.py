@@ -16,7 +16,6 @@
 ...     await create_order(order)
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -35,6 +34,7 @@ from typing import (
     overload,
 )
 
+from halfmq.client.app_run import AppRun, RegisteredConsumer
 from halfmq.client.arguments import (
     ConnectOptions,
     ConsumerOptions,
@@ -49,20 +49,18 @@ from halfmq.client.arguments import (
     refuse_unknown,
 )
 from halfmq.client.async_client import CHECKS, TCC_TIMEOUT_S, AsyncClient, environment
-from halfmq.client.branch import Branch
-from halfmq.client.consumer import Consumer, ConsumerSpec
-from halfmq.client.handler import Block, Handler, HandlerTransaction, InboxPort
-from halfmq.client.key_order import pause_s
+from halfmq.client.consumer import ConsumerSpec
+from halfmq.client.handler import InboxPort
 from halfmq.client.listener import TransactionListener
 from halfmq.client.log import log
 from halfmq.client.marker_table import AsyncMarkerTable, BoundRelay, CheckFunction, MarkerTable, OutboxTable
-from halfmq.client.message import DeadCalls, Message
-from halfmq.client.participant import BarrierPort, Participant
-from halfmq.client.retry_policy import NotDecoded, Retry, checked_retry
+from halfmq.client.message import Message
+from halfmq.client.participant import BarrierPort
+from halfmq.client.retry_policy import Retry, checked_retry
 from halfmq.client.shapes import TRANSACTION, check_handler, check_shape
 from halfmq.client.tcc import AsyncTcc
-from halfmq.client.user_code import RunBlocking, Threads, call, end_tasks, is_our_cancellation, spawn
-from halfmq.errors import HalfmqError, UnsupportedCombination, UsageError
+from halfmq.client.user_code import RunBlocking, Threads, call
+from halfmq.errors import UnsupportedCombination, UsageError
 
 if TYPE_CHECKING:
     from halfmq.client.arguments import AppOptions, TccOptions
@@ -71,15 +69,9 @@ if TYPE_CHECKING:
 
 #: Messages that one consumer handles at once.
 CONCURRENCY: Final = 16
-#: Calls of ``on_dead`` that count before its message is a dead letter. The pauses between them are those of ``pause_s``, together half a
-#: minute: a database that restarts, or a connection that is lost, leaves no message uncompensated. What a broker could do later does not
-#: count.
-DEAD_CALLS: Final = 6
 #: How long ``run`` waits for running handlers at shutdown by default, seconds, before their messages go to other members. Precedent:
 #: Kubernetes ``terminationGracePeriodSeconds``.
 SHUTDOWN_GRACE_S: Final = 30.0
-#: How long ``run(wait=False)`` waits for a broker before the service starts without, seconds.
-START_S: Final = 2.0
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)
@@ -174,25 +166,6 @@ class _TransactionDecorator(Protocol):
     ) -> TransactionFunction[_P, _R]: ...
 
 
-class _ConsumerSpec(NamedTuple):
-    function: Callable[..., Any]
-    reads: ConsumerSpec
-    concurrency: int
-    inbox: InboxPort | None
-    sessions: Callable[[], Any] | None
-    markers: MarkerTable | None
-    outbox: Any
-    on_dead: Callable[..., Any] | None
-    barrier: BarrierPort | None
-
-
-class _Handlers(NamedTuple):
-    """Of one consumer. ``dead``: for a message whose handler has failed for the last time; None: the dead-letter queue."""
-
-    handle: Handler | Participant
-    dead: Handler | None
-
-
 class RelaySpec(NamedTuple):
     """A relay of the app: an ``Outbox``, the sessions of its database, the target (None: the app's broker), and options."""
 
@@ -200,16 +173,6 @@ class RelaySpec(NamedTuple):
     sessions: Any
     to: Any
     options: RelayOptions
-
-
-class _Running:
-    """What a block of ``run`` has started."""
-
-    def __init__(self) -> None:
-        self.consumers: list[Consumer] = []
-        self.workers: list[asyncio.Task[None]] = []
-        self.relays: set[asyncio.Task[None]] = set()
-        self.relays_stop = asyncio.Event()
 
 
 class App:
@@ -247,12 +210,13 @@ class App:
         self._shutdown_grace_s = checked_seconds(shutdown_grace, "shutdown_grace", zero=True)
         self._client = AsyncClient(url, group=group, checks=checks, run_blocking=run_blocking, **options)
         self._sessions = sessions
-        self._consumers: list[_ConsumerSpec] = []
+        self._consumers: list[RegisteredConsumer] = []
         self._transactions: dict[str, TransactionFunction[..., Any]] = {}
         self._listeners: dict[str, TransactionListener] = {}
         self._markers: list[MarkerTable] = []
         self._relays: list[RelaySpec] = []
-        self._is_started = False
+        #: While a block of ``run`` is open.
+        self._run_now: AppRun | None = None
         self._threads = Threads(CONCURRENCY, "halfmq-app")
         #: Handlers and transactions that are plain functions run here.
         self.run_blocking: RunBlocking = run_blocking or self._threads
@@ -452,7 +416,7 @@ class App:
         ``on_dead``: called instead of the dead-letter queue, with the same arguments and in a transaction of its own, when the handler has
         failed ``retries`` times and once more, or for good: to send a compensating message. If its own argument cannot be decoded either,
         the message is a dead letter. If it raises, it is called again after 1 s, 2 s and so on;
-        after ``DEAD_CALLS`` calls the message goes to the dead-letter queue. Calls that fail because a broker is away or too busy
+        after six calls the message goes to the dead-letter queue. Calls that fail because a broker is away or too busy
         (``error.retriable``) do not count.
 
         ``barrier``: the handler is a participant of Try/Confirm/Cancel, and its messages are those of ``t.call``: it has the shape of one
@@ -486,7 +450,7 @@ class App:
             if markers is not None and markers not in self._markers:
                 self.answer_checks(markers, opener)
             self._consumers.append(
-                _ConsumerSpec(function, reads, concurrency, inbox, opener, markers, outbox, on_dead, barrier)
+                RegisteredConsumer(function, reads, concurrency, inbox, opener, markers, outbox, on_dead, barrier)
             )
             return function
 
@@ -569,7 +533,7 @@ class App:
     ) -> AbstractAsyncContextManager[AsyncClient]:
         """``async with app.run() as client``: the client and all consumers run until the block ends.
 
-        ``wait``: for a broker. Without it the block is entered after ``START_S`` at the latest, and client and consumers start in the
+        ``wait``: for a broker. Without it the block is entered after 2 s at the latest, and client and consumers start in the
         background when a broker answers, which the log says. Until then ``is_ready`` is False and transactions fail at once.
 
         ``relay``: also the relays; without it they need ``halfmq relay`` (see there why). They are not waited for.
@@ -607,7 +571,7 @@ class App:
     @property
     def is_ready(self) -> bool:
         """For a health endpoint, without I/O: all consumers are running, and a broker answers; see ``AsyncClient.is_ready``."""
-        return self._is_started and self._client.is_ready
+        return self._run_now is not None and self._run_now.is_started and self._client.is_ready
 
     async def healthy(self) -> bool:
         """Whether a broker answers a heartbeat now; see ``AsyncClient.healthy``."""
@@ -616,85 +580,22 @@ class App:
     @asynccontextmanager
     async def _run(self, wait: bool, relay: bool, concurrency: int | None = None) -> AsyncIterator[AsyncClient]:
         self._warn_of_unchecked()
-        specs = (
+        consumers = (
             self._consumers
             if concurrency is None
             else [one._replace(concurrency=concurrency) for one in self._consumers]
         )
-        consumers = [(spec, self._handlers(spec)) for spec in specs]
-        self._threads.threads_max = max(CONCURRENCY, *(spec.concurrency for spec in specs), 0)
-        running = _Running()
+        served = [(one, one.handlers(self._client, self.run_blocking)) for one in consumers]
+        self._threads.threads_max = max(CONCURRENCY, *(one.concurrency for one in consumers), 0)
         await self._client.connect(wait=wait)
-        starting = asyncio.create_task(self._start(running, consumers))
+        self._run_now = AppRun(self._client, self._shutdown_grace_s)
         try:
-            await asyncio.wait({starting}, timeout=None if wait else START_S)
-            if starting.done():
-                starting.result()
-            else:
-                log.warning(
-                    "no broker of %s answers yet: the service starts without, and waits for one", self._client.url
-                )
-                starting.add_done_callback(self._started_late)
-            for one in self.relays() if relay else ():
-                spawn(running.relays, one.run(running.relays_stop), "a relay has ended; its outbox is not published")
-            yield self._client
+            async with self._run_now.block(served, self.relays if relay else list, wait=wait):
+                yield self._client
         finally:
-            self._is_started = False
-            starting.cancel()
-            running.relays_stop.set()
-            await asyncio.gather(starting, *running.relays, return_exceptions=True)
-            await _shut_down(running.consumers, running.workers, self._shutdown_grace_s)
+            self._run_now = None
             self._threads.close()
             await self._client.close()
-
-    async def _start(self, running: "_Running", consumers: Sequence[tuple[_ConsumerSpec, _Handlers]]) -> None:
-        await self._client.found()
-        for spec, handlers in consumers:
-            consumer = Consumer(spec.reads, self._client._join)
-            consumer.keep_order()
-            await consumer.__aenter__()
-            running.consumers.append(consumer)
-            # Not in the span of whoever has started the app, which would never end.
-            variables = self._client._context_without_span()
-            running.workers += [
-                asyncio.create_task(_work(consumer, handlers), context=variables and variables.copy())
-                for _ in range(spec.concurrency)
-            ]
-        self._is_started = True
-
-    def _started_late(self, starting: "asyncio.Task[None]") -> None:
-        if starting.cancelled():
-            return
-        if starting.exception() is not None:
-            log.error("the consumers did not start; the service is not ready", exc_info=starting.exception())
-        else:
-            log.warning("a broker answers: the service is ready")  # as visible as what it ends
-
-    def _handlers(self, spec: _ConsumerSpec) -> _Handlers:
-        sends = None
-        if spec.markers is not None or spec.outbox is not None:
-            sends = HandlerTransaction(self._client, spec.markers, spec.outbox)
-
-        inbox, barrier = spec.inbox, spec.barrier
-
-        def once(session: Any, message: Message) -> Block:
-            if barrier is not None:  # a branch is confirmed or cancelled once, whichever group reads it
-                return barrier.once(session, Branch.of(message))
-            assert inbox is not None
-            return inbox.once(session, message, group=spec.reads.group)
-
-        def handler(function: Callable[..., Any]) -> Handler:
-            return Handler(
-                function,
-                once=None if inbox is None and barrier is None else once,
-                sessions=spec.sessions,
-                run_blocking=self.run_blocking,
-                transaction=sends,
-            )
-
-        if spec.barrier is not None:
-            return _Handlers(Participant(self._client, spec.reads.group, handler(spec.function)), None)
-        return _Handlers(handler(spec.function), handler(spec.on_dead) if spec.on_dead else None)
 
     def _warn_of_unchecked(self) -> None:
         checked = self._client.check_functions()
@@ -713,110 +614,3 @@ def _refuse_beside_barrier(inbox: object, on_dead: object) -> None:
             "a participant with a barrier has no on_dead: a confirm or cancel that fails for good must be repeated by a person",
             hint="read the dead-letter queue of its group",
         )
-
-
-async def _work(consumer: Consumer, handlers: _Handlers) -> None:
-    """One of ``concurrency`` worker tasks. Returns when the consumer is stopped."""
-    async for message in consumer:
-        await _work_on(consumer, handlers, message)
-
-
-async def _work_on(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
-    """Handle one delivery of a message, and acknowledge it or hand it back."""
-    message._retry = consumer.spec.retry
-    if message._dead_calls.made:
-        await _given_up(consumer, handlers, message)
-    elif message.sharding_key is not None or handlers.dead is not None:
-        await _handle_here(consumer, handlers, message)
-    else:
-        async with message.processing():
-            await handlers.handle(message)
-
-
-async def _given_up(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
-    """What becomes of a message whose handler has failed for the last time: ``on_dead`` handles it, or it is a dead letter.
-
-    ``on_dead`` is called again after a failure, as a handler is: nobody else would compensate. The worker is free while the message waits,
-    and a message that waits at the end of the app is delivered again to another member.
-    """
-    if handlers.dead is not None:
-        calls, failures = message._dead_calls
-        try:
-            with message._required_delivery().handling(message):
-                await handlers.dead(message)
-        except (Exception, asyncio.CancelledError) as error:
-            if is_our_cancellation(error):
-                raise
-            if isinstance(error, NotDecoded):
-                log.error("on_dead cannot be called for %r, since it cannot be decoded: %s", message, error)
-                failures = DEAD_CALLS
-            elif isinstance(error, HalfmqError) and error.retriable:
-                log.warning("on_dead is called again for %r: %s", message, error)
-            else:
-                failures += 1
-                log.exception("on_dead failed for %r, %d of %d times", message, failures, DEAD_CALLS)
-            if failures < DEAD_CALLS:
-                message._dead_calls = DeadCalls(calls + 1, failures)
-                consumer.again(message, pause_s(calls + 1))
-                return
-        else:
-            log.warning("on_dead has handled %r", message)
-            message.ack()
-            consumer.handled(message)
-            return
-    log.error("%r goes to the dead-letter queue", message)
-    await message.reject()
-    consumer.handled(message)
-
-
-async def _handle_here(consumer: Consumer, handlers: _Handlers, message: Message) -> None:
-    """Handle a message that has an ``on_dead``, or one with a sharding key. That is retried in this process: a redelivery by the broker
-    would come after later messages of the key. The worker is free while the message waits."""
-    if message.sharding_key is not None and message._failures is None:
-        message._failures = 0
-    try:
-        with message._required_delivery().handling(message):
-            await handlers.handle(message)
-    except (Exception, asyncio.CancelledError) as error:
-        if is_our_cancellation(error):
-            raise
-        message._failed(error)
-        if message._is_given_up_after(error):
-            await _given_up(consumer, handlers, message)
-            return
-        if message.sharding_key is None:
-            if message.is_last_attempt:
-                log.exception("handling %r failed %d times; this attempt was its last", message, message.attempt)
-                await _given_up(consumer, handlers, message)
-            else:
-                message._log_failure()
-                await message.retry()
-            return
-        failures, retries = consumer.failed(message), consumer.spec.retries
-        message._failures = failures
-        if failures <= retries:
-            delay_s = consumer.spec.retry.delay_s(failures)
-            after_s = pause_s(failures) if delay_s is None else delay_s
-            log.exception(
-                "handling %r failed, %d of %d times; its key %r waits, and it is handled again in %g s",
-                message, failures, 1 + retries, message.sharding_key, after_s,
-            )  # fmt: skip
-            consumer.again(message, after_s)
-            return
-        log.exception(
-            "handling %r failed %d times; this attempt was its last, and its key %r goes on without it",
-            message, failures, message.sharding_key,
-        )  # fmt: skip
-        await _given_up(consumer, handlers, message)
-    else:
-        message.ack()
-        consumer.handled(message)
-
-
-async def _shut_down(consumers: Sequence[Consumer], workers: "Sequence[asyncio.Task[None]]", grace_s: float) -> None:
-    for consumer in consumers:
-        consumer.stop()
-    for _ in range(await end_tasks(workers, grace_s)):
-        log.warning("a handler did not finish in %g s; its message goes to another member", grace_s)
-    for consumer in consumers:
-        await consumer.close()

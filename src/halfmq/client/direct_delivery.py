@@ -11,6 +11,8 @@ from enum import Enum
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from halfmq.client import delivery as delivery_module
+from halfmq.client.app_run import RegisteredConsumer
 from halfmq.client.consumer import ConsumerSpec
 from halfmq.client.handler import Handler
 from halfmq.client.message import Message
@@ -177,25 +179,23 @@ class DirectDeliveries:
         return await self._handle(stored._replace(reconsume_times=stored.reconsume_times + 1), group)
 
     async def _handle(self, stored: StoredMessage, group: str) -> Delivered:
-        from halfmq.client import app as app_module
-
         client = self._app.client()
         delivery = _Delivery(client._context if client.is_open else None)
         offset = next(_offsets)
         message = Message(stored._replace(queue_offset=offset), offset, stored.body, delivery)
         spec = self._spec(message, group)
-        handlers = self._app._handlers(spec)
-        noted = app_module._Handlers(
+        handlers = spec.handlers(client, self._app.run_blocking)
+        noted = delivery_module.Handlers(
             _noted(handlers.handle, delivery),
             None if handlers.dead is None else _noted(handlers.dead, delivery, dead=True),
         )
         one: Any = DirectConsumer(spec.reads, message, delivery)
-        await app_module._work(one, noted)
+        await delivery_module.work(one, noted)
         if delivery.outcome is None:  # not said by the consumer, so the handler has ended without a word of it
             raise UsageError(f"the handler of {message!r} has neither returned nor raised")
         return Delivered(delivery.outcome, message, delivery.error, tuple(delivery.replies), delivery.delay_s)
 
-    def _spec(self, message: Message, group: str) -> Any:
+    def _spec(self, message: Message, group: str) -> RegisteredConsumer:
         takes = [
             spec for spec in self._app._consumers
             if message.topic in spec.reads.topics and group in ("", spec.reads.group) and _subscribes(spec.reads.tags, message.tag)

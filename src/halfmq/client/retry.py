@@ -38,7 +38,7 @@ class Attempts:
     """
 
     __slots__ = (
-        "_attempt_timeout_s", "_backoff_s", "_deadline", "_hint", "_is_closed", "_last", "_left", "_now",
+        "_attempt_timeout_s", "_backoff_s", "_deadline", "_gave_up", "_hint", "_is_closed", "_last", "_left", "_now",
         "_patient_until", "_rng", "_unknown", "_what",
     )  # fmt: skip
 
@@ -69,6 +69,8 @@ class Attempts:
         self._unknown: Exception | None = None
         #: The last failure other than ``OutOfTime``, for the final error.
         self._last: Exception | None = None
+        #: Why the call ended before its time was over; part of the final error.
+        self._gave_up = ""
 
     def left_s(self) -> float:
         """Remaining time of the call, seconds; at least 0."""
@@ -116,7 +118,8 @@ class Attempts:
         return self._unknown is not None
 
     async def lost(self, error: ConnectError | NotSent | NoAnswer, *, again: bool = True) -> None:
-        """Report an attempt without response. Returns after the backoff, when the next attempt may start. ``again``: False: raise at once.
+        """Report an attempt without response. Returns after the backoff, when the next attempt may start. ``again``: False: raise at once,
+        since no broker answers.
 
         Raises:
             SendTimeout: attempts or time are used up, and one may have arrived. ConnectError: the same, and none was
@@ -132,6 +135,8 @@ class Attempts:
             raise self._final(ConnectError(f"{self._what}: the client is closed"))
         if isinstance(error, LoginFailed):  # it does not pass by itself
             raise self._final(error)
+        if not again:
+            self._gave_up = f" (no broker has answered for {self._attempt_timeout_s:g} s, the client's attempt_timeout)"
         if not again or self._is_used_up() or not await self._wait():
             raise self._final(error)
 
@@ -181,13 +186,15 @@ class Attempts:
     def _final(self, last: Exception) -> HalfmqError:
         if self._unknown is not None and not _settles(last):
             error: HalfmqError = SendTimeout(
-                f"{self._what}: no response; it may have been executed",
+                f"{self._what}: no response; it may have been executed{self._gave_up}",
                 hint=self._hint,
             )
         elif isinstance(last, HalfmqError):
             return last
         else:
-            error = ConnectError(f"{self._what}: {last}", hint="nothing was sent; is the server running?")
+            error = ConnectError(
+                f"{self._what}: {last}{self._gave_up}", hint="nothing was sent; is the server running?"
+            )
         error.__cause__ = last
         return error
 

@@ -29,7 +29,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-import halfmq.client.app as app_module
+import halfmq.client.delivery as delivery_module
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.context import ClientContext
 from halfmq.client.direct_delivery import DirectConsumer
@@ -110,7 +110,7 @@ class _Steps:
             (Handler, "_handled", self._handled),
             (Message, "ack", self._ack),
             (BlockingMessage, "ack", self._ack),
-            (app_module, "_work", self._work),
+            (delivery_module, "work", self._work),
         )
         before = [getattr(owner, name) for owner, name, _ in places]
         try:

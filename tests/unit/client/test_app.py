@@ -10,7 +10,8 @@ import pytest
 from tests.support.scripted_broker import URL, Dice, Network, ScriptedBroker, in_place
 from tests.support.virtual_time import LoopClock, in_virtual_time, run
 
-from halfmq.client.app import DEAD_CALLS, App
+from halfmq.client.app import App
+from halfmq.client.delivery import DEAD_CALLS
 from halfmq.client.listener import TransactionListener
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome

@@ -1,0 +1,124 @@
+"""What a worker of an ``App`` does with one delivery: it is handled, and then acknowledged, handed back, compensated or a dead letter."""
+
+import asyncio
+from typing import Final, NamedTuple
+
+from halfmq.client.consumer import Consumer
+from halfmq.client.handler import Handler
+from halfmq.client.key_order import pause_s
+from halfmq.client.log import log
+from halfmq.client.message import DeadCalls, Message
+from halfmq.client.participant import Participant
+from halfmq.client.retry_policy import NotDecoded
+from halfmq.client.user_code import is_our_cancellation
+from halfmq.errors import HalfmqError
+
+#: Calls of ``on_dead`` that count before its message is a dead letter. The pauses between them are those of ``pause_s``, together half a
+#: minute: a database that restarts, or a connection that is lost, leaves no message uncompensated. What a broker could do later does not
+#: count.
+DEAD_CALLS: Final = 6
+
+
+class Handlers(NamedTuple):
+    """Of one consumer. ``dead``: for a message whose handler has failed for the last time; None: the dead-letter queue."""
+
+    handle: Handler | Participant
+    dead: Handler | None
+
+
+async def work(consumer: Consumer, handlers: Handlers) -> None:
+    """One of ``concurrency`` worker tasks. Returns when the consumer is stopped."""
+    async for message in consumer:
+        await _work_on(consumer, handlers, message)
+
+
+async def _work_on(consumer: Consumer, handlers: Handlers, message: Message) -> None:
+    """Handle one delivery of a message, and acknowledge it or hand it back."""
+    message._retry = consumer.spec.retry
+    if message._dead_calls.made:
+        await _given_up(consumer, handlers, message)
+    elif message.sharding_key is not None or handlers.dead is not None:
+        await _handle_here(consumer, handlers, message)
+    else:
+        async with message.processing():
+            await handlers.handle(message)
+
+
+async def _given_up(consumer: Consumer, handlers: Handlers, message: Message) -> None:
+    """What becomes of a message whose handler has failed for the last time: ``on_dead`` handles it, or it is a dead letter.
+
+    ``on_dead`` is called again after a failure, as a handler is: nobody else would compensate. The worker is free while the message waits,
+    and a message that waits at the end of the app is delivered again to another member.
+    """
+    if handlers.dead is not None:
+        calls, failures = message._dead_calls
+        try:
+            with message._required_delivery().handling(message):
+                await handlers.dead(message)
+        except (Exception, asyncio.CancelledError) as error:
+            if is_our_cancellation(error):
+                raise
+            if isinstance(error, NotDecoded):
+                log.error("on_dead cannot be called for %r, since it cannot be decoded: %s", message, error)
+                failures = DEAD_CALLS
+            elif isinstance(error, HalfmqError) and error.retriable:
+                log.warning("on_dead is called again for %r: %s", message, error)
+            else:
+                failures += 1
+                log.exception("on_dead failed for %r, %d of %d times", message, failures, DEAD_CALLS)
+            if failures < DEAD_CALLS:
+                message._dead_calls = DeadCalls(calls + 1, failures)
+                consumer.again(message, pause_s(calls + 1))
+                return
+        else:
+            log.warning("on_dead has handled %r", message)
+            message.ack()
+            consumer.handled(message)
+            return
+    log.error("%r goes to the dead-letter queue", message)
+    await message.reject()
+    consumer.handled(message)
+
+
+async def _handle_here(consumer: Consumer, handlers: Handlers, message: Message) -> None:
+    """Handle a message that has an ``on_dead``, or one with a sharding key. That is retried in this process: a redelivery by the broker
+    would come after later messages of the key. The worker is free while the message waits."""
+    if message.sharding_key is not None and message._failures is None:
+        message._failures = 0
+    try:
+        with message._required_delivery().handling(message):
+            await handlers.handle(message)
+    except (Exception, asyncio.CancelledError) as error:
+        if is_our_cancellation(error):
+            raise
+        message._failed(error)
+        if message._is_given_up_after(error):
+            await _given_up(consumer, handlers, message)
+            return
+        if message.sharding_key is None:
+            if message.is_last_attempt:
+                log.exception("handling %r failed %d times; this attempt was its last", message, message.attempt)
+                await _given_up(consumer, handlers, message)
+            else:
+                message._log_failure()
+                await message.retry()
+            return
+        failures, retries = consumer.failed(message), consumer.spec.retries
+        message._failures = failures
+        if failures <= retries:
+            delay_s = consumer.spec.retry.delay_s(failures)
+            after_s = pause_s(failures) if delay_s is None else delay_s
+            log.exception(
+                "handling %r failed, %d of %d times; its key %r waits, and it is handled again in %g s",
+                message, failures, 1 + retries, message.sharding_key, after_s,
+            )  # fmt: skip
+            consumer.again(message, after_s)
+            return
+        log.exception(
+            "handling %r failed %d times; this attempt was its last, and its key %r goes on without it",
+            message, failures, message.sharding_key,
+        )  # fmt: skip
+        await _given_up(consumer, handlers, message)
+    else:
+        message.ack()
+        consumer.handled(message)
