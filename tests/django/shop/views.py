@@ -13,6 +13,8 @@ from halfmq.testing.crashes import TRANSACTION_POINTS, _Kill
 from tests.django.shop.models import Order
 
 TOPIC = "orders"
+#: Holds the point of the kill for as long as the process lives.
+_kill = ExitStack()
 
 
 @csrf_exempt
@@ -32,7 +34,7 @@ def place(request: HttpRequest, *, durable: bool) -> HttpResponse:
     ``TRANSACTION_POINTS``: the process is killed there, in the first block that comes to it."""
     note, end = request.POST["note"], request.POST["end"]
     if end in TRANSACTION_POINTS:
-        _Kill(end).installed().__enter__()
+        _kill.enter_context(_Kill(end).installed())
     with ExitStack() as blocks:
         for using in request.POST["using"].split():
             tx = blocks.enter_context(mq.atomic(using, durable=durable))
