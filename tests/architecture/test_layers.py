@@ -60,7 +60,7 @@ def test_decisions_and_codecs_do_no_io(package: str, also: set[str]) -> None:
 OF_SOCKETS = {
     "client/connector.py": {"create_connection"},
     "broker/listener.py": {"socket", "connect_accepted_socket"},
-    "cli/http_port.py": {"start_server"},
+    "processes/http_port.py": {"start_server"},
     "bench/baseline.py": {"create_server"},
 }
 _OPENS = {

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.mariadb import mariadb_database, mariadb_server
 from tests.support.postgres import postgres_database, postgres_server
+from tests.support.served import Served
 from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
 __all__ = ["mariadb_database", "mariadb_server", "postgres_database", "postgres_server"]
@@ -81,3 +82,14 @@ def broker() -> MemoryBroker:
 @pytest.fixture
 def client(broker: MemoryBroker) -> MemoryClient:
     return MemoryClient(broker)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    soon = [
+        "--check-immunity-ms", "300", "--check-interval-ms", "200", "--check-interval-max-ms", "500", "--check-answer-ms", "1000",
+    ]  # fmt: skip
+    made = Served(tmp_path / "data", tmp_path / "log", "--durability", "memory", *soon)
+    made.start()
+    yield made
+    made.stop()

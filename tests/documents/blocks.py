@@ -38,6 +38,7 @@ _RECOVERY: Final = "tests/documents/test_recovery_page.py"
 _CONFIGURATION: Final = "tests/documents/test_configuration_page.py"
 _TLS: Final = "tests/documents/test_tls_page.py"
 _OPERATIONS: Final = By("tests/documents/test_operations_page.py::test_the_commands_print_what_the_page_shows")
+_DJANGO: Final = By("tests/documents/test_django_page.py::test_a_project_does_what_the_page_says")
 _SERVICES: Final = By("tests/documents/test_services_page.py::test_the_programs_run_as_the_page_shows")
 _BACKUP: Final = By("tests/documents/test_backup_page.py::test_the_commands_say_what_the_page_says")
 _BACKUP_COPIED: Final = By("tests/documents/test_backup_page.py::test_a_copy_and_a_drill")
@@ -218,8 +219,14 @@ BLOCKS: Final[dict[str, Rows]] = {
     ),
     "docs/django.md": (
         ("pip install", Not("as README.md, whose installation is run; the environment of the tests has both")),
-        ("INSTALLED_APPS", Not("lines of a settings file; tests/django/shop/settings.py is one, and all tests of Django use it")),
-        ("from halfmq import django as mq", Not("a part of a view; tests/django/test_killed_workers.py runs tests/django/shop/views.py")),
+        ("INSTALLED_APPS", _DJANGO),
+        ("from halfmq import django as mq", _DJANGO),
+        ("with transaction.atomic():", _DJANGO),
+        ("pip install", Not("as README.md, whose installation is run; the environment of the tests has both")),
+        ("python manage.py halfmq_relay", _DJANGO),
+        ("# consumers.py of an application", _DJANGO),
+        ("python manage.py halfmq_worker", _DJANGO),
+        ("$ python manage.py halfmq_prune", _DJANGO),
     ),
     "docs/tracing.md": (
         ("pip install", Not("as README.md, whose installation is run; the environment of the tests has both")),

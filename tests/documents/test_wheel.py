@@ -27,6 +27,8 @@ EXTRA_OF: Final = {
     "halfmq/bench": "server",
     "halfmq/client/telemetry.py": "otel",
     "halfmq/django": "django",
+    "halfmq/django/relay_engine.py": "sql",
+    "halfmq/processes/http_port.py": "server",
     "halfmq/runtime/sealing.py": "server",
     "halfmq/sql/alchemy": "sql",
     "halfmq/relay/kafka.py": "kafka",
@@ -41,6 +43,7 @@ OPTIONAL: Final = {
     ("halfmq/store/batch_entries.py", "numpy"): "faster where it is installed",
     ("halfmq/store/raw_messages.py", "numpy"): "faster where it is installed",
     ("halfmq/testing/pytest_plugin.py", "pytest"): "loaded by pytest alone",
+    ("halfmq/django/relay_engine.py", "django"): "the relay of a project needs the extra django beside sql",
     ("halfmq/model/checksum.py", "zlib-ng"): "faster where it is installed; extras server and spark require it",
 }
 #: (extra, package) -> why it is required, though no file of the extra imports it by a statement.

@@ -24,6 +24,7 @@ from halfmq.errors import (
     SendTimeout,
     UsageError,
 )
+from halfmq.model import durations
 from halfmq.model.address import ServerUrl, parse_url
 from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.operators import EXT_NEXT
@@ -32,9 +33,6 @@ URL: Final = "rocketmq://127.0.0.1:9876"
 TIMEOUT_S: Final = 10.0
 #: Upper bound of a timeout, seconds: a socket rejects very large ones.
 WAIT_S_MAX: Final = 86_400.0
-_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-#: Digits of a time span. In days that is still far below the maximum of the record's field.
-_SPAN_DIGITS_MAX: Final = 9
 #: Exit status of a rejected request; other codes: FAILED.
 STATUS_OF_CODE: Final[dict[int, ExitStatus]] = {
     ResponseCode.INVALID_PARAMETER: ExitStatus.USAGE,
@@ -237,13 +235,13 @@ class Commands:
         Raises:
             typer.Exit: it is none.
         """
-        number, unit = text[:-1], text[-1:]
-        if not (number.isascii() and number.isdigit() and len(number) <= _SPAN_DIGITS_MAX and unit in _UNITS_MS):
+        ms = durations.span_ms(text)
+        if ms is None:
             self.fail(
-                f"{text!r} is not a time span: use up to {_SPAN_DIGITS_MAX} digits and s, m, h or d, such as 90s",
+                f"{text!r} is not a time span: use up to {durations.SPAN_DIGITS_MAX} digits and s, m, h or d, such as 90s",
                 ExitStatus.USAGE,
             )
-        return int(number) * _UNITS_MS[unit]
+        return ms
 
     def fail(self, text: str, status: ExitStatus) -> NoReturn:
         """Print an error. Raises typer.Exit: with ``status``, or with FAILED if these commands do not tell such errors apart."""

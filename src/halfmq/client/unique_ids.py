@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Final
 
-from halfmq.runtime.clock import Clock
-from halfmq.runtime.entropy import Entropy
+from halfmq.client import forks
+from halfmq.runtime.clock import Clock, SystemClock
+from halfmq.runtime.entropy import Entropy, SystemEntropy
 
 _ID_VERSION: Final = "1"
 
@@ -63,3 +64,15 @@ def _month_start_ms(now_ms: int) -> int:
     now = datetime.fromtimestamp(now_ms / 1000, tz=UTC).astimezone()
     start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return int(start.timestamp() * 1000)
+
+
+#: ``forks.generation`` of this process, and its ids.
+_current: tuple[int, UniqueIds] | None = None
+
+
+def process_ids() -> UniqueIds:
+    """The ids of this process, for messages that no client sends, such as those of an outbox. A forked child has its own."""
+    global _current
+    if _current is None or _current[0] != forks.generation:
+        _current = forks.generation, UniqueIds(SystemClock(), SystemEntropy())
+    return _current[1]

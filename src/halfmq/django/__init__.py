@@ -7,6 +7,10 @@
         order = Order.objects.create(...)
         tx.send("order-created", {"id": order.pk})
 
+    with transaction.atomic():
+        order = Order.objects.create(...)
+        mq.send_on_commit("order-created", {"id": order.pk})   # as a row, which `manage.py halfmq_relay` publishes
+
 ``from halfmq import django as mq``. ``client`` is the process's client, which also answers the broker's checks from the marker table.
 Needs the extra ``halfmq[django]``; the tables are made by ``manage.py migrate``.
 
@@ -17,11 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from halfmq.django.block import atomic
+    from halfmq.django.consumers import consumer
+    from halfmq.django.outbox import send_on_commit
     from halfmq.django.process import client
 
-__all__ = ["atomic", "client"]
+__all__ = ["atomic", "client", "consumer", "send_on_commit"]
 
-_WHERE = {"atomic": "block", "client": "process"}
+_WHERE = {"atomic": "block", "client": "process", "consumer": "consumers", "send_on_commit": "outbox"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.apps import AppConfig
-from django.core.signals import request_started
+from django.core.signals import request_started, setting_changed
 from django.db.models.signals import post_migrate
 
 
@@ -21,6 +21,7 @@ class HalfmqConfig(AppConfig):
         post_migrate.connect(_fill, sender=self)
         # Not here: what loads the application may fork afterwards (gunicorn --preload), or only be a command.
         request_started.connect(begin_to_answer, dispatch_uid="halfmq.begin_to_answer")
+        setting_changed.connect(_close_client, dispatch_uid="halfmq.close_client")
 
 
 def _fill(*, using: str, **_: Any) -> None:
@@ -31,3 +32,11 @@ def _fill(*, using: str, **_: Any) -> None:
 
     if table_exists(using, MARKERS_TABLE):
         markers_of(using).rows.establish_again()
+
+
+def _close_client(*, setting: str, **_: Any) -> None:
+    """A test has overridden the setting, or its override has ended: the next use makes a client for what it says now."""
+    if setting == "HALFMQ":
+        from halfmq.django.process import close
+
+        close()

@@ -5,8 +5,10 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS
 
+from halfmq.django.configuration import configuration
 from halfmq.django.markers import markers_of
 from halfmq.django.process import client
+from halfmq.errors import UsageError
 from halfmq.sql.rules.block import SqlTransaction
 
 
@@ -23,10 +25,16 @@ def atomic(using: str | None = None, *, durable: bool = True, **options: Any) ->
     ``options``: those of ``Client.transaction``, such as ``query_id`` and ``timeout``, seconds.
 
     Raises:
-        UsageError: it is inside another ``atomic``, and ``durable`` is True; the alias has no marker table by the setting HALFMQ.
+        UsageError: it is inside another ``atomic``, and ``durable`` is True; HALFMQ["DATABASES"] does not name the alias, so
+            that nobody would answer its checks.
         HalfmqError: at the end of the block, if the broker does not take the messages; rolled back.
         TransactionUnknown: the connection was lost during COMMIT: look for your rows before you repeat it.
     """
-    markers = markers_of(using or DEFAULT_DB_ALIAS)
+    alias = using or DEFAULT_DB_ALIAS
+    if alias not in (databases := configuration().databases):
+        raise UsageError(
+            f"nobody answers checks about database {alias!r}: HALFMQ['DATABASES'] names {', '.join(map(repr, databases)) or 'none'}",
+            hint=f"add {alias!r}, and run manage.py migrate --database {alias}",
+        )
     named: dict[str, Any] = {"checked_elsewhere": True, **options}
-    return client().transaction(durable, markers=markers, **named)  # type: ignore[return-value]
+    return client().transaction(durable, markers=markers_of(alias), **named)  # type: ignore[return-value]

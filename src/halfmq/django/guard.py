@@ -35,11 +35,19 @@ class Guard:
     ``stop`` in any case.
 
     ``is_outermost``: the transaction began with the block. Otherwise the marker is in a savepoint, whose number PostgreSQL gives for the
-    row, so that there too a savepoint recognises the transaction.
+    row, so that there too a savepoint recognises the transaction. ``block``: what is guarded, for messages.
     """
 
-    def __init__(self, connection: Any, *, is_outermost: bool, on_rollback_to: Callable[[Savepoint], None]) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        *,
+        is_outermost: bool,
+        on_rollback_to: Callable[[Savepoint], None] = lambda _: None,
+        block: str = "mq.atomic",
+    ) -> None:
         self._connection = connection
+        self._block = block
         self._by_savepoint = not is_outermost or connection.vendor in BY_SAVEPOINT
         self._by_row = is_outermost and connection.vendor == "postgresql"
         self._on_rollback_to = on_rollback_to
@@ -74,10 +82,11 @@ class Guard:
             UsageError: the transaction has ended, or can only be rolled back. Roll back: nothing else is possible.
             django.db.Error: the database's own error, such as a lost connection.
         """
+        self._refuse_rollback()
         self.stop()
         if statement := self.savepoints.unknown_rollback:
             raise UsageError(
-                f"{_first_words(statement)} inside mq.atomic went back to a savepoint from before it, so which messages to send is unknown",
+                f"{_first_words(statement)} inside {self._block} went back to a savepoint from before it, so which messages to send is unknown",
                 hint="roll back the block itself, by an exception",
             )
         try:
@@ -87,9 +96,22 @@ class Guard:
         except AnyError as error:
             if not is_failed_transaction(error):
                 raise
-            raise _ended("a statement has failed, after which the database only rolls back") from error
+            raise self._ended("a statement has failed, after which the database only rolls back") from error
         if found != 1:
-            raise _ended(_UNSEEN)
+            raise self._ended(_UNSEEN)
+
+    def _refuse_rollback(self) -> None:
+        """``atomic`` would roll back without a word, and its caller would take it for committed."""
+        if self._connection.closed_in_transaction:
+            raise UsageError(
+                f"the connection was closed inside {self._block}, which has rolled back",
+                hint="do not close a connection inside atomic",
+            )
+        if self._connection.needs_rollback:
+            raise UsageError(
+                f"the transaction of {self._block} only rolls back: a database error was caught in it, or transaction.set_rollback was called",
+                hint="put the statement that may fail into a transaction.atomic of its own; to roll back, raise an exception",
+            )
 
     def _release(self) -> None:
         try:
@@ -97,7 +119,7 @@ class Guard:
         except AnyError as error:
             if not (is_missing_savepoint(error) or sqlstate(error) in _NO_SAVEPOINT_STATES):
                 raise
-            raise _ended(_UNSEEN) from error
+            raise self._ended(_UNSEEN) from error
 
     def _execute(self, statement: str) -> None:
         with self._connection.cursor() as cursor:
@@ -109,20 +131,19 @@ class Guard:
         match refusal(statement, connection.vendor, status(connection)):
             case Refusal.WOULD_END:
                 raise UsageError(
-                    f"{_first_words(statement)} inside mq.atomic would end its transaction",
-                    hint="leave COMMIT and ROLLBACK to mq.atomic; statements that commit by themselves go before or after it",
+                    f"{_first_words(statement)} inside {self._block} would end its transaction",
+                    hint="leave COMMIT and ROLLBACK to it; statements that commit by themselves go before or after it",
                 )
             case Refusal.HAS_ENDED:
-                raise _ended(_UNSEEN)
+                raise self._ended(_UNSEEN)
         result = execute(sql, params, many, context)
         undone = self.savepoints.executed(statement, connection.vendor)
         if undone is not None:
             self._on_rollback_to(undone)
         return result
 
-
-def _ended(how: str) -> UsageError:
-    return UsageError(f"the database transaction of mq.atomic ended before its end: {how}", hint=_SWALLOWED)
+    def _ended(self, how: str) -> UsageError:
+        return UsageError(f"the database transaction of {self._block} ended before its end: {how}", hint=_SWALLOWED)
 
 
 def _first_words(statement: str) -> str:

@@ -3,7 +3,7 @@ a check does with them, ``sql.rules.table_identity`` what the reserved rows are.
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, assert_never
 
 from django.db import DatabaseError, IntegrityError, transaction
@@ -19,6 +19,7 @@ from halfmq.sql.rules.marker import (
     PREPARED,
     PRUNE_ROWS_MAX,
     OldRow,
+    Pruned,
     Seen,
     WhichUndecided,
     keys_to_read,
@@ -245,15 +246,29 @@ class MarkerRows:
         Raises:
             UsageError: ``older_than_s`` is too small.
         """
+        for gone in self._prunable(older_than_s, undecided):
+            self._forget_rows(connection_to(self._using), gone)
+            return len(gone.ids)
+        return 0
+
+    def count_prunable(self, *, older_than_s: float, undecided: WhichUndecided) -> int:
+        """How many rows ``prune`` would delete, if it were repeated until it returns 0. Changes nothing.
+
+        Raises:
+            UsageError: as ``prune``.
+        """
+        return sum(len(gone.ids) for gone in self._prunable(older_than_s, undecided))
+
+    def _prunable(self, older_than_s: float, undecided: WhichUndecided) -> Iterator[Pruned]:
+        """The rows of each page, oldest first, without those that stay."""
         until_ms = prunable_before_ms(self._now_ms(), older_than_s)
         after: OldRow | None = None
         connection = connection_to(self._using)
         while rows := self._old(connection, until_ms, after):
             keep = plain_result(undecided([tx_id for _, tx_id in rows]), "undecided=", "mq.undecided of a Client")
-            if gone := self._forget_rows(connection, rows, keep):
-                return gone
+            if gone := pruned(rows, keep):
+                yield gone
             after = rows[-1]
-        return 0
 
     def _old(self, connection: Any, until_ms: int, after: OldRow | None) -> list[OldRow]:
         later, values = "", list[object]()
@@ -268,10 +283,7 @@ class MarkerRows:
             )
             return [(int(row[0]), str(row[1])) for row in cursor.fetchall()]
 
-    def _forget_rows(self, connection: Any, rows: Collection[OldRow], undecided: Collection[str]) -> int:
-        gone = pruned(rows, undecided)
-        if gone is None:
-            return 0
+    def _forget_rows(self, connection: Any, gone: Pruned) -> None:
         self.establish(connection)
         with transaction.atomic(using=self._using, durable=True), connection.cursor() as cursor:
             horizon = horizon_value(gone.horizon_ms)
@@ -286,4 +298,3 @@ class MarkerRows:
                     hint="prune again; READ COMMITTED is enough for pruning",
                 )
             cursor.execute(f"DELETE {_FIND} IN ({_places(gone.ids)})", gone.ids)
-        return len(gone.ids)

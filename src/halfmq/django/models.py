@@ -36,6 +36,23 @@ class Handled(models.Model):
         return f"{self.consumer_group} {self.message_key}"
 
 
+class InboxMessage(models.Model):
+    """The rows of ``Handled`` for the admin, which takes no model with a key of two columns. Its key is not unique: only to be listed."""
+
+    message_key = models.CharField(max_length=255, primary_key=True)
+    consumer_group = models.CharField(max_length=120)
+    handled_at_ms = models.BigIntegerField()
+
+    class Meta:
+        managed = False
+        db_table = INBOX_TABLE
+        verbose_name = "handled message (inbox)"
+        verbose_name_plural = "handled messages (inbox)"
+
+    def __str__(self) -> str:
+        return f"{self.consumer_group} {self.message_key}"
+
+
 class OutboxMessage(models.Model):
     """A message that a relay publishes."""
 
@@ -57,7 +74,8 @@ class OutboxMessage(models.Model):
 
     class Meta:
         db_table = OUTBOX_TABLE
-        verbose_name = "outbox message"
+        verbose_name = "message to publish (outbox)"
+        verbose_name_plural = "messages to publish (outbox)"
 
     def __str__(self) -> str:
         return f"{self.seq} {self.topic}"

@@ -8,19 +8,24 @@ from django.core.checks import CheckMessage, Error, Tags, register
 
 from halfmq.django.configuration import configuration
 from halfmq.django.database import table_exists
+from halfmq.django.process import make_client
 from halfmq.django.tables import MARKERS_TABLE, VENDORS
 from halfmq.errors import UsageError
 
 
 @register
 def check_setting(**_: Any) -> list[CheckMessage]:
-    """The setting can be read, and its databases can be used."""
+    """The setting can be read, a client can be made of it, and its databases can be used."""
     try:
         wanted = configuration()
     except UsageError as error:
-        return [Error(str(error), hint=error.hint, id="halfmq.E001")]
+        return [_wrong(error)]
     found: list[CheckMessage] = []
-    for using in wanted.databases:
+    try:
+        make_client(wanted, answers_checks=False)  # no I/O: what is wrong would be seen by the first request that sends
+    except (UsageError, TypeError) as error:  # TypeError: OPTIONS that there are not
+        found.append(_wrong(error, "HALFMQ: "))
+    for using in dict.fromkeys(wanted.databases):
         values = settings.DATABASES.get(using)
         if values is None:
             found.append(Error(f"HALFMQ['DATABASES'] names {using!r}, which DATABASES has not", id="halfmq.E002"))
@@ -33,6 +38,12 @@ def check_setting(**_: Any) -> list[CheckMessage]:
                 )
             )
     return found
+
+
+def _wrong(error: UsageError | TypeError, where: str = "") -> CheckMessage:
+    """With the hint beside the text, where Django shows it, and not in it too."""
+    hint = getattr(error, "hint", "")
+    return Error(where + str(error).removesuffix(f" ({hint})"), hint=hint or None, id="halfmq.E001")
 
 
 @register(Tags.database)

@@ -94,17 +94,6 @@ class AtomicWork:
     def ready(self) -> list[OutgoingMessage]:
         assert self._guard is not None
         connection, guard, markers = self._connection, self._guard, self._markers
-        if connection.closed_in_transaction:
-            raise UsageError(
-                "the connection was closed inside mq.atomic, which has rolled back",
-                hint="do not close a connection inside atomic",
-            )
-        if connection.needs_rollback:
-            # atomic would roll back without a word, and its caller take the messages for sent.
-            raise UsageError(
-                "the transaction of mq.atomic only rolls back: a database error was caught in it, or transaction.set_rollback was called",
-                hint="put the statement that may fail into a transaction.atomic of its own; to roll back, raise an exception",
-            )
         write = markers.confirm if self._collected else markers.delete
         guard.prove(lambda: write(connection, self._tx_id, guard.written_by_this))
         self._is_open = False

@@ -1,18 +1,20 @@
-"""``/orders`` runs in the transaction of its request (ATOMIC_REQUESTS), ``/direct`` in none."""
+"""``/orders`` runs in the transactions of its request (ATOMIC_REQUESTS), ``/direct`` in none."""
 
 import os
 import signal
-from collections.abc import Callable
-from typing import Any, NoReturn
+from contextlib import ExitStack
 
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from halfmq import django as mq
+from halfmq.testing.crashes import TRANSACTION_POINTS, _Kill
 from tests.django.shop.models import Order
 
 TOPIC = "orders"
+#: Holds the point of the kill for as long as the process lives.
+_kill = ExitStack()
 
 
 @csrf_exempt
@@ -28,42 +30,22 @@ def direct(request: HttpRequest) -> HttpResponse:
 
 
 def place(request: HttpRequest, *, durable: bool) -> HttpResponse:
-    """Place the order ``note`` in the database ``using``. ``end``: how the request ends."""
-    note, using, end = request.POST["note"], request.POST["using"], request.POST["end"]
-    _be_killed(end)
-    with mq.atomic(using, durable=durable) as tx:
-        Order.objects.using(using).create(note=note)
-        tx.send(TOPIC, note, key=note)
+    """Place the order ``note`` in each database of ``using``, in blocks within each other. ``end``: how the request ends; a point of
+    ``TRANSACTION_POINTS``: the process is killed there, in the first block that comes to it."""
+    note, end = request.POST["note"], request.POST["end"]
+    if end in TRANSACTION_POINTS:
+        _kill.enter_context(_Kill(end).installed())
+    with ExitStack() as blocks:
+        for using in request.POST["using"].split():
+            tx = blocks.enter_context(mq.atomic(using, durable=durable))
+            Order.objects.using(using).create(note=note)
+            tx.send(TOPIC, f"{using} {note}", key=note)
         if end == "killed in the block":
-            _kill()
+            os.kill(os.getpid(), signal.SIGKILL)
         if end == "raises in the block":
             raise RuntimeError(end)
     if end == "raises after the block":
         raise RuntimeError(end)
     if end == "killed after the block":
-        _kill()
+        os.kill(os.getpid(), signal.SIGKILL)
     return HttpResponse(tx.id)
-
-
-def _kill(*_: Any, **__: Any) -> NoReturn:
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("killed")
-
-
-def _be_killed(end: str) -> None:
-    """A worker that is killed needs its client no more."""
-    client: Any = mq.client()
-    if end == "killed after prepare":
-        client.prepare = _then_killed(client.prepare)
-    elif end == "killed after COMMIT":
-        client.commit = _kill
-    elif end == "killed after the verdict":
-        client.commit = _then_killed(client.commit)
-
-
-def _then_killed(call: Callable[..., Any]) -> Callable[..., NoReturn]:
-    def work(*args: Any, **named: Any) -> NoReturn:
-        call(*args, **named)
-        _kill()
-
-    return work

@@ -17,8 +17,8 @@ from tests.support.shop_module import shop_module
 from tests.support.waiting import PATIENCE_S, until, wait_until
 
 from halfmq import Client
-from halfmq.cli import relay
 from halfmq.cli.exit_status import ExitStatus
+from halfmq.processes import relays
 from halfmq.relay.rows import DatabaseAway, Figures
 
 pytestmark = pytest.mark.slow
@@ -207,7 +207,7 @@ async def test_every_minute_it_says_what_was_published_and_what_waits(caplog: py
 
     caplog.set_level(logging.INFO, "halfmq.relay")
     one = Reported()
-    task = asyncio.create_task(relay._report(one, 0.001))  # type: ignore[arg-type]
+    task = asyncio.create_task(relays._report(one, 0.001))  # type: ignore[arg-type]
     await until(lambda: one.asked > 3)
     task.cancel()
     assert caplog.records[0].levelno == logging.WARNING, "somebody is needed"

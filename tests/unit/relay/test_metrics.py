@@ -11,9 +11,9 @@ from tests.unit.relay.targets import batch, row
 from tests.unit.relay.test_relay import Rows, Target
 
 from halfmq.broker.metrics.families import COUNTER, PROCESS
-from halfmq.cli import http_port
-from halfmq.cli.http_port import HttpPort
 from halfmq.errors import ConnectError, PortTaken
+from halfmq.processes import http_port
+from halfmq.processes.http_port import HttpPort
 from halfmq.relay import metrics
 from halfmq.relay.metrics import FAMILIES, RelayMetrics
 from halfmq.relay.publisher import Batch, Published

@@ -10,17 +10,14 @@ from sqlalchemy import Connection, Engine, MetaData, Table, event, insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
 
-from halfmq.client import forks
 from halfmq.client.arguments import OutboxRelayOptions, checked_count, checked_seconds
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.outgoing import OutgoingMessage, checked_topic, compose
-from halfmq.client.unique_ids import UniqueIds
+from halfmq.client.unique_ids import process_ids
 from halfmq.errors import InvalidName, UnsupportedCombination, UsageError
 from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.publisher import Publisher
 from halfmq.relay.relay import WORKERS, Relay
-from halfmq.runtime.clock import SystemClock
-from halfmq.runtime.entropy import SystemEntropy
 from halfmq.runtime.log_throttle import LogThrottle
 from halfmq.sql.alchemy.database import engine_of
 from halfmq.sql.alchemy.declared import Declared, declare
@@ -30,7 +27,7 @@ from halfmq.sql.alchemy.outbox_rows import RowStatements, Settings
 from halfmq.sql.alchemy.outbox_tables import LANES_STORAGE, ROWS_STORAGE, OutboxTables
 from halfmq.sql.alchemy.transaction_guard import refuse_autocommit
 from halfmq.sql.rules.marker import WhichUndecided
-from halfmq.sql.rules.outbox import ATTEMPTS_MAX, Delivery, Outcome, checked_any_topic, checked_order_key, lane_of
+from halfmq.sql.rules.outbox import ATTEMPTS_MAX, checked_any_topic, row_of
 
 #: How often the log says so, seconds.
 _SAY_S: Final = 60.0
@@ -151,7 +148,7 @@ class Outbox(Declared):
             raise UnsupportedCombination("a held message has no delay", hint="it waits for outbox.confirm")
         if isinstance(session, Session):
             row = self._row_class()
-            for name, value in row_of(message, tx_id="", hold=hold).items():
+            for name, value in row_of(message, tx_id="", now_ms=_now_ms(), hold=hold).items():
                 setattr(row, name, value)
             session.add(row)
             row.tx_id = _transaction_id(session.get_transaction())
@@ -159,7 +156,9 @@ class Outbox(Declared):
             refuse_autocommit(session, _SEND)
             transaction = session.get_transaction() or session.begin()
             session.execute(
-                insert(self.table).values(row_of(message, tx_id=_transaction_id(transaction), hold=hold)).inline()
+                insert(self.table)
+                .values(row_of(message, tx_id=_transaction_id(transaction), now_ms=_now_ms(), hold=hold))
+                .inline()
             )
         else:
             raise UsageError(
@@ -215,12 +214,12 @@ class Outbox(Declared):
 
     def new_message_id(self) -> str:
         """A new message id of this process."""
-        return _ids().message_id()
+        return process_ids().message_id()
 
     def write(self, connection: Connection, messages: Sequence[OutgoingMessage]) -> str:
         """Insert messages, which have ids, in the transaction that is open on ``connection``. Returns the transaction id of their rows."""
-        tx_id = _ids().transaction_id()
-        connection.execute(insert(self.table), [row_of(message, tx_id=tx_id) for message in messages])
+        tx_id = process_ids().transaction_id()
+        connection.execute(insert(self.table), [row_of(message, tx_id=tx_id, now_ms=_now_ms()) for message in messages])
         return tx_id
 
     def relay(
@@ -300,48 +299,16 @@ def _rocketmq_topic(topic: str) -> str:
         ) from None
 
 
-def row_of(message: OutgoingMessage, *, tx_id: str, hold: bool = False) -> dict[str, Any]:
-    """The row of a message that has an id, without ``seq``.
-
-    Raises:
-        UsageError: as ``checked_order_key``.
-    """
-    checked_order_key(message.sharding_key)
-    now_ms = time.time_ns() // 1_000_000
-    delayed = message.delay_ms > 0
-    delivery = Delivery.HELD if hold else Delivery.SCHEDULED if delayed else Delivery.WAITING
-    return {
-        "lane": lane_of(message.sharding_key, message.message_id),
-        "delivery": delivery.value,
-        "outcome": Outcome.COMMITTED.value,
-        "order_key": message.sharding_key,
-        "message_id": message.message_id,
-        "tx_id": tx_id,
-        "topic": message.topic,
-        "properties": message.properties,
-        "body": message.body,
-        "written_at_ms": now_ms,
-        "due_at_ms": now_ms + message.delay_ms if delayed else 0,
-        "published_at_ms": 0,
-        "reason": "",
-    }
-
-
-#: Generation of this process, and its message and transaction ids. A forked child has its own.
-_current: tuple[int, UniqueIds] | None = None
 #: The id of each transaction that has written to an outbox.
 _TRANSACTIONS: Final[weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary()
 
 
-def _ids() -> UniqueIds:
-    global _current
-    if _current is None or _current[0] != forks.generation:
-        _current = forks.generation, UniqueIds(SystemClock(), SystemEntropy())
-    return _current[1]
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _transaction_id(transaction: Any) -> str:
     known = _TRANSACTIONS.get(transaction)
     if known is None:
-        known = _TRANSACTIONS[transaction] = _ids().transaction_id()
+        known = _TRANSACTIONS[transaction] = process_ids().transaction_id()
     return known

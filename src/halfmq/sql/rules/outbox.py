@@ -17,8 +17,9 @@ operator, it stops the rows behind it that have the same order key, and no other
 """
 
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from halfmq.client.outgoing import OutgoingMessage
 from halfmq.errors import InvalidName, UsageError
 from halfmq.model.checksum import crc32
 from halfmq.printable import printable
@@ -114,6 +115,33 @@ def checked_order_key(order_key: str) -> str:
 def lane_of(order_key: str, message_id: str) -> int:
     """The lane of a row; rows without an order key are spread over all."""
     return crc32((order_key or message_id).encode()) % LANES
+
+
+def row_of(message: OutgoingMessage, *, tx_id: str, now_ms: int, hold: bool = False) -> dict[str, Any]:
+    """The columns of a message that has an id, without ``seq``, which the database assigns, and ``attempts``, by whose value PostgreSQL
+    wakes the relays. ``now_ms``: the wall clock.
+
+    Raises:
+        UsageError: as ``checked_order_key``.
+    """
+    checked_order_key(message.sharding_key)
+    delayed = message.delay_ms > 0
+    delivery = Delivery.HELD if hold else Delivery.SCHEDULED if delayed else Delivery.WAITING
+    return {
+        "lane": lane_of(message.sharding_key, message.message_id),
+        "delivery": delivery.value,
+        "outcome": Outcome.COMMITTED.value,
+        "order_key": message.sharding_key,
+        "message_id": message.message_id,
+        "tx_id": tx_id,
+        "topic": message.topic,
+        "properties": message.properties,
+        "body": message.body,
+        "written_at_ms": now_ms,
+        "due_at_ms": now_ms + message.delay_ms if delayed else 0,
+        "published_at_ms": 0,
+        "reason": "",
+    }
 
 
 def skip_reason(operator: str, reason: str, before: str) -> str:

@@ -1,7 +1,7 @@
 """`manage.py halfmq_checks`: answers the broker's checks from the marker tables, until it is interrupted or terminated."""
 
 import signal
-import threading
+from queue import SimpleQueue
 from typing import Any
 
 from django.core.management.base import BaseCommand
@@ -16,15 +16,16 @@ class Command(BaseCommand):
     help = "Answer the checks of the broker about transactions of this project, until interrupted."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        ended = threading.Event()
+        # No Event: a handler that sets one waits for ever if the signal comes while the same thread begins to wait for it.
+        ended: SimpleQueue[int] = SimpleQueue()
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: ended.set())
+            signal.signal(number, lambda number, _: ended.put(number))
         wanted = configuration()
         client = make_client(wanted, answers_checks=True)
         client.connect(wait=False)
         try:
             self.stdout.write(f"answering checks of {wanted.group} from {', '.join(wanted.databases)}")
             self.stdout.flush()
-            ended.wait()
+            ended.get()
         finally:
             client.close()

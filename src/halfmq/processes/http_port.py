@@ -1,4 +1,4 @@
-"""A port of HTTP for programs that watch a process of an application: of ``halfmq relay`` and ``halfmq worker``.
+"""A port of HTTP for programs that watch a process of an application: of relays and workers.
 
 It is not the broker's front door, which is made for peers that are not trusted. One request on each connection; few connections at a time,
 each with a deadline, so that nothing here grows.
@@ -21,8 +21,6 @@ from halfmq.model.address import Address, ip_of
 CONNECTIONS_MAX: Final = 16
 #: From the accept until the response is written, s.
 REQUEST_S: Final = 10.0
-#: Where it listens by default: it has no password.
-LOOPBACK: Final = "127.0.0.1"
 TEXT: Final = "text/plain; charset=utf-8"
 _HEADER_BYTES_MAX: Final = 8_192
 

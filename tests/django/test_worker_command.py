@@ -1,0 +1,91 @@
+"""`manage.py halfmq_worker` runs the consumers of a project: a real broker, real databases, and a worker that is killed."""
+
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from halfmq import Client
+from halfmq.django.models import Handled, OutboxMessage
+from tests.django.commands import Commands
+from tests.django.shop.models import Order
+from tests.support.ports import free_port
+from tests.support.served import Served
+from tests.support.visible import visible
+from tests.support.waiting import PATIENCE_S, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path / "data", tmp_path / "broker.log", "--durability", "memory")
+    served.start()
+    yield served
+    served.stop()
+
+
+@pytest.fixture
+def shop(using: str, database: dict[str, Any], broker: Served, tmp_path: Path) -> Commands:
+    files = {name: str(tmp_path / name) for name in ("SHOP_KILLED", "SHOP_BEGUN", "SHOP_GOES_ON")}
+    return Commands({using: database}, broker.url, tmp_path / "worker.log", **files)
+
+
+def send(broker: Served, topic: str, *notes: str) -> None:
+    with Client(broker.url) as client:
+        for note in notes:
+            client.send(topic, note, sharding_key="one customer")
+
+
+def billed() -> list[str]:
+    return [note.partition(" ")[0] for note in Order.objects.order_by("id").values_list("note", flat=True)]
+
+
+def test_a_worker_that_is_killed_between_commit_and_acknowledgement_has_handled_it_once(
+    shop: Commands, broker: Served
+) -> None:
+    send(broker, "to-bill", "before", "kills", "after")
+    with shop.running("halfmq_worker", "--group", "billing", ready="group billing consumes to-bill") as worker:
+        assert worker.wait(PATIENCE_S) == -signal.SIGKILL
+    assert billed() == ["before", "kills"]
+    with shop.running("halfmq_worker", "--group", "billing", ready="group billing consumes to-bill"):
+        # In the order of their key, so that the one that was delivered again is over when the last one is.
+        wait_until(lambda: "after" in billed(), "the last message")
+    assert billed() == ["before", "kills", "after"]
+    assert Handled.objects.count() == 3
+    assert shop.run("halfmq_relay", "--once").returncode == 0
+    assert sorted(body.decode() for body in visible(broker, "billed")) == ["after", "before", "kills"]
+
+
+def test_what_fails_for_good_is_compensated_in_a_transaction_of_its_own(shop: Commands, broker: Served) -> None:
+    send(broker, "to-bill", "refused")
+    with shop.running("halfmq_worker", "--group", "billing", ready="group billing consumes to-bill"):
+        wait_until(lambda: OutboxMessage.objects.exists(), "a compensating message")
+    assert list(OutboxMessage.objects.values_list("topic", flat=True)) == ["not-billed"]
+    assert billed() == []
+
+
+def test_a_signal_lets_a_running_handler_finish(shop: Commands, broker: Served, tmp_path: Path) -> None:
+    send(broker, "to-stock", "slow")
+    port = free_port()
+    with shop.running("halfmq_worker", "--health-port", str(port), ready="group stock consumes to-stock") as worker:
+        wait_until((tmp_path / "SHOP_BEGUN").exists, "a running handler")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=60) as response:
+            assert response.status == 200
+        worker.send_signal(signal.SIGTERM)
+        wait_until(lambda: "stopping: running handlers have 30 s to finish" in shop.logged(), "the end")
+        assert not Handled.objects.exists()
+        (tmp_path / "SHOP_GOES_ON").touch()
+        assert worker.wait(PATIENCE_S) == 0
+    assert list(Order.objects.values_list("note", flat=True)) == ["begun slow"]
+    assert Handled.objects.get().consumer_group == "stock"
+
+
+def test_a_group_that_nobody_registered_is_refused() -> None:
+    with pytest.raises(CommandError, match="no consumers of nobody") as refused:
+        call_command("halfmq_worker", "--group", "nobody")
+    assert refused.value.returncode == 2
