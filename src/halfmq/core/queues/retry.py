@@ -37,6 +37,8 @@ from halfmq.model.stored_message import StoredMessage
 FIRST_RETRY_LEVEL: Final = 3
 #: Largest value of its four bytes; a client may have sent it.
 _INT_MAX: Final = (1 << 31) - 1
+#: Of a log offset at the end of an offset id.
+_OFFSET_DIGITS: Final = 16
 _TIMERS: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 
 
@@ -45,7 +47,8 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
 
     Replies:
         Done: stored; or the group has no retry queues, and nothing is stored.
-        Refused NOT_FOUND: no message is visible at this offset (undecided and rolled-back half messages are not).
+        Refused NOT_FOUND: no message is visible at this offset (undecided and rolled-back half messages are not), or it is another one
+            than the consumer received: with a durability that lets a power loss remove messages, log offsets are given again.
         Refused GROUP_NOT_EXIST, STORE_FULL, MESSAGE_ILLEGAL (the delay is too long): nothing was written.
     """
     group = state.groups.get(command.group)
@@ -56,6 +59,8 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
     message = command.message
     if message is None:
         return refuse(Why.NOT_FOUND, f"no message at log offset {command.offset}")
+    if not _is_meant(command, message):
+        return refuse(Why.NOT_FOUND, f"the message at log offset {command.offset} is not the one that was received")
     times_max = command.max_reconsume_times if command.max_reconsume_times >= 0 else group.retry_max_times
     dead = message.reconsume_times >= times_max or command.delay_level < 0
     offset = next_offset(state)
@@ -84,6 +89,18 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
         copy = copy._replace(properties=encode(pairs))
         decision = store_message(state, place, copy, unique_id, facts, delay, now_ms)
     return decision if isinstance(decision.reply, Refused) else chosen(topic, decision._replace(reply=Done()))
+
+
+def _is_meant(command: SendBack, message: StoredMessage) -> bool:
+    """Whether ``message`` is the one that the consumer received.
+
+    What clients call a message's id, and send here: its UNIQ_KEY, or without one the offset id, whose last 16 digits are the log offset
+    (the address before them is that which the client sees). Source: ``MessageClientExt.getMsgId``; the clients of Go and C++ do the same.
+    """
+    stated = command.origin_message_id
+    if not stated or stated == to_dict(message.properties).get(UNIQ_KEY):
+        return True
+    return stated[-_OFFSET_DIGITS:].upper() == f"{command.offset:0{_OFFSET_DIGITS}X}"
 
 
 def _with_reason(pairs: dict[str, str], failure: str) -> dict[str, str]:

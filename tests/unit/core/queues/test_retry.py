@@ -53,6 +53,29 @@ def test_the_copy_says_where_it_came_from() -> None:
     assert "TIMER_DELAY_MS" not in pairs
 
 
+@pytest.mark.parametrize(
+    ("stated", "is_meant"),
+    [
+        ("", True),  # the client does not say
+        ("U1", True),
+        (offset_message_id(bytes(8), 4_096), True),  # another address of the broker
+        (offset_message_id(bytes(20), 4_096).lower(), True),
+        ("U2", False),
+        (offset_message_id(PEER, 4_097), False),
+        ("1000", False),
+    ],
+)
+def test_another_message_at_the_offset_is_not_delivered_again(stated: str, is_meant: bool) -> None:
+    """A power loss with durability memory removes messages, and their offsets are given again."""
+    log = with_group()
+    command = back(failed())._replace(origin_message_id=stated)
+    if is_meant:
+        assert log.do(command) == Done()
+    else:
+        refused(log.do(command), Why.NOT_FOUND)
+    assert bool(log.of(DelayedRecord)) is is_meant
+
+
 def test_a_second_failure_keeps_the_first_origin() -> None:
     log = with_group()
     log.do(back(failed(1, "%RETRY%CG", RETRY_TOPIC="orders", ORIGIN_MESSAGE_ID="FIRST")))
