@@ -70,6 +70,7 @@ PARTS: Final = (
     Part("demo", "a run of the demo", 0.7, ("tests/demo",), _SLOW),
     Part("relay", "outbox and relay, to RabbitMQ, Apache Kafka, Apache RocketMQ; the examples", 0.7, ("tests/unit/relay", "tests/outbox")),
     Part("django", "Django: blocks on each database, and a project whose workers are killed", 0.7, ("tests/django",)),
+    Part("faststream", "the broker of FastStream, a package of its own", 0.7, ("packages/faststream-halfmq/tests",)),
     Part("systems", "coordinator, TCC, compensation, damage: failure tables, and by chance", 0.7, ("tests/systems",)),
     _command("lint", "form of the code", "ruff", "check", ".", suites=("fast", "gate", "all")),
     _command("weaknesses", "known weaknesses in the code", "bandit", "--quiet", "--configfile", "pyproject.toml", "--recursive", "src", "examples"),
