@@ -6,6 +6,7 @@ from faststream_halfmq.publisher import HalfmqPublisher
 from faststream_halfmq.response import HalfmqPublishCommand, HalfmqResponse
 from faststream_halfmq.router import HalfmqPublisherArgs, HalfmqRoute, HalfmqRouter
 from faststream_halfmq.subscriber import HalfmqSubscriber
+from faststream_halfmq.testing import TestHalfmqBroker
 
 __version__ = "0.1.0"
 
@@ -19,4 +20,5 @@ __all__ = [
     "HalfmqRoute",
     "HalfmqRouter",
     "HalfmqSubscriber",
+    "TestHalfmqBroker",
 ]

@@ -87,7 +87,8 @@ class HalfmqBroker(HalfmqRegistrator, BrokerUsecase[Message, AsyncClient, Halfmq
         #: Open from ``connect`` to ``stop``; for everything that FastStream has no word for.
         self.client = AsyncClient(url, group=group, **client_options)
         self._halfmq_producer = HalfmqProducer(self.client, parser, decoder)
-        shown = specification_url or parse_url(url).shown
+        scheme, _, addresses = parse_url(url).shown.partition("://")
+        servers = [f"{scheme}://{address}" for address in addresses.split(";")]
         super().__init__(
             routers=routers,
             config=HalfmqBrokerConfig(
@@ -112,8 +113,8 @@ class HalfmqBroker(HalfmqRegistrator, BrokerUsecase[Message, AsyncClient, Halfmq
                 extra_context={"broker": self},
             ),
             specification=BrokerSpec(
-                url=[shown],
-                protocol=protocol or shown.partition("://")[0],
+                url=[specification_url] if specification_url else servers,
+                protocol=protocol or scheme,
                 protocol_version=protocol_version or _PROTOCOL_VERSION,
                 description=description,
                 tags=tags,
