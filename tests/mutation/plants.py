@@ -1749,8 +1749,8 @@ PLANTS: Final = (
         _SAYS,
         "a block whose messages an operator rolled back ends as if they would appear",
         "sql/rules/block.py",
-        "                raise outcome_mixed(prepared.tx_id, error) from error\n",
-        "                return\n",
+        "            raise outcome_mixed(prepared.tx_id, error) from error\n",
+        "            return None\n",
     ),
     # --- coordinators: by the promises of that section
     Plant(

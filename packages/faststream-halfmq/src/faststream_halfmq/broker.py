@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from faststream._internal.parser import CodecProto
     from faststream._internal.types import BrokerMiddleware, CustomCallable, IdGenerator
     from faststream.specification.schema.extra import Tag, TagDict
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from halfmq.sql import MarkerTable
 
 #: Of RocketMQ's remoting protocol, as clients 4.9 to 5.5 have it.
 _PROTOCOL_VERSION = "4.9"
@@ -86,7 +89,8 @@ class HalfmqBroker(HalfmqRegistrator, BrokerUsecase[Message, AsyncClient, Halfmq
     ) -> None:
         #: Open from ``connect`` to ``stop``; for everything that FastStream has no word for.
         self.client = AsyncClient(url, group=group, **client_options)
-        self._halfmq_producer = HalfmqProducer(self.client, parser, decoder)
+        markers: list[MarkerTable] = []
+        self._halfmq_producer = HalfmqProducer(self.client, markers, parser, decoder)
         scheme, _, addresses = parse_url(url).shown.partition("://")
         servers = [f"{scheme}://{address}" for address in addresses.split(";")]
         super().__init__(
@@ -94,6 +98,7 @@ class HalfmqBroker(HalfmqRegistrator, BrokerUsecase[Message, AsyncClient, Halfmq
             config=HalfmqBrokerConfig(
                 group=group,
                 client=self.client,
+                markers=markers,
                 producer=self._halfmq_producer,
                 broker_middlewares=middlewares,
                 broker_parser=parser,
@@ -150,6 +155,19 @@ class HalfmqBroker(HalfmqRegistrator, BrokerUsecase[Message, AsyncClient, Halfmq
                 await self._connection.close()
                 self._connection = None
 
+    def answer_checks(self, markers: "MarkerTable", sessions: Callable[[], Any]) -> None:
+        """Answer the broker's questions about transactions of ``publish(..., session=session)`` from the marker table. Call it once, when
+        the application is set up.
+
+        ``markers``: a ``halfmq.sql.MarkerTable`` in the database of the sessions. ``sessions``: their ``async_sessionmaker``, bound to the
+        primary.
+
+        Raises:
+            halfmq.UsageError: not a marker table, or not a sessionmaker.
+        """
+        self.client.answer_checks(markers, sessions)
+        self.config.broker_config.markers.append(markers)
+
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - as FastStream's other brokers
         """Whether a broker answers within ``timeout`` seconds; for readiness probes."""
         try:
@@ -170,9 +188,15 @@ class HalfmqBroker(HalfmqRegistrator, BrokerUsecase[Message, AsyncClient, Halfmq
         delay: float | timedelta | None = None,
         headers: dict[str, str] | None = None,
         correlation_id: str | None = None,
+        session: "AsyncSession | None" = None,
+        markers: "MarkerTable | None" = None,
         timeout: float | None = None,  # noqa: ASYNC109 - one timeout= everywhere, with retries inside
-    ) -> Receipt:
+    ) -> Receipt | None:
         """Publish ``message`` to ``topic``, and return when the broker has stored it durably.
+
+        ``session``: of SQLAlchemy. The message is visible if and only if the transaction of the session commits, which is up to the caller:
+        ``publish`` writes a marker in it and returns None, ``session.commit()`` sends the message and may raise what ``publish`` raises
+        without a session. Then nothing is committed; roll back. ``markers``: the marker table, if there are several (``answer_checks``).
 
         ``key``, ``keys``: by which tools find the message. ``sharding_key``: messages with the same one stay in order. ``delay``: seconds
         until it becomes visible. ``headers``: its properties. ``timeout``: seconds for the call with its retries.
@@ -186,10 +210,12 @@ class HalfmqBroker(HalfmqRegistrator, BrokerUsecase[Message, AsyncClient, Halfmq
             correlation_id=correlation_id or self.config.id_generator(),
             headers=headers,
             message={"tag": tag, "key": key, "keys": keys, "sharding_key": sharding_key, "delay": delay},
+            session=session,
+            markers=markers,
             timeout=timeout,
             _publish_type=PublishType.PUBLISH,
         )
-        receipt: Receipt = await self._basic_publish(cmd, producer=self.config.producer)
+        receipt: Receipt | None = await self._basic_publish(cmd, producer=self.config.producer)
         return receipt
 
     async def publish_batch(  # type: ignore[override]

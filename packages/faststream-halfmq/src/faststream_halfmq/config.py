@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from faststream._internal.configs import BrokerConfig, UnderlyingDriverAnnotation, UnderlyingDriverAnnotations
 
 from halfmq import AsyncClient, Message
+
+if TYPE_CHECKING:
+    from halfmq.sql import MarkerTable
 
 
 def _annotations() -> UnderlyingDriverAnnotations:
@@ -32,8 +36,9 @@ def _annotations() -> UnderlyingDriverAnnotations:
 @dataclass(kw_only=True)
 class HalfmqBrokerConfig(BrokerConfig):
     """``group``: the producer group, and the consumer group of subscribers without one.
-    ``client``: None in a router that is in no broker."""
+    ``client``: None in a router that is in no broker. ``markers``: those of ``HalfmqBroker.answer_checks``."""
 
     group: str = ""
     client: AsyncClient | None = None
+    markers: "list[MarkerTable]" = field(default_factory=list)
     default_driver_annotations: UnderlyingDriverAnnotations = field(default_factory=_annotations)

@@ -8,12 +8,15 @@ from faststream._internal.producer import ProducerProto
 
 from faststream_halfmq.message import CONTENT_TYPE, CORRELATION_ID, HalfmqParser
 from faststream_halfmq.response import HalfmqPublishCommand
-from halfmq import Message, OutgoingMessage, Receipt, compose
+from halfmq import Message, OutgoingMessage, Receipt, UsageError, compose
 from halfmq.client.async_client import REQUEST_TIMEOUT_S, AsyncClient
 
 if TYPE_CHECKING:
     from fast_depends.library.serializer import SerializerProto
     from faststream._internal.types import CustomCallable
+
+    from halfmq.client.message import Sends
+    from halfmq.sql import MarkerTable
 
 _JSON = "application/json"
 
@@ -38,10 +41,16 @@ class HalfmqProducer(ProducerProto[HalfmqPublishCommand]):
     """Sends with the broker's client."""
 
     def __init__(
-        self, client: AsyncClient, parser: "CustomCallable | None" = None, decoder: "CustomCallable | None" = None
+        self,
+        client: AsyncClient,
+        markers: "list[MarkerTable]",
+        parser: "CustomCallable | None" = None,
+        decoder: "CustomCallable | None" = None,
     ) -> None:
+        """``markers``: the marker tables from which the client answers checks; later ones are added by the broker."""
         default = HalfmqParser()
         self._client = client
+        self._markers = markers
         self._parser = ParserComposition(parser, default.parse_message)
         self._decoder = ParserComposition(decoder, default.decode_message)
         self.encoder = Encoder()
@@ -63,12 +72,33 @@ class HalfmqProducer(ProducerProto[HalfmqPublishCommand]):
             messages.append(compose(cmd.destination, encoded, **named))
         return messages
 
-    async def publish(self, cmd: HalfmqPublishCommand) -> Receipt:
+    async def publish(self, cmd: HalfmqPublishCommand) -> Receipt | None:
+        if cmd.session is not None:
+            await self._publish_in_session(cmd)
+            return None
         (message,) = await self.encoded(cmd)
         return await self._client.send(cmd.destination, message, timeout=cmd.timeout)
 
     async def publish_batch(self, cmd: HalfmqPublishCommand) -> list[Receipt]:
         return await self._client.send_many(cmd.destination, await self.encoded(cmd), timeout=cmd.timeout)
+
+    async def _publish_in_session(self, cmd: HalfmqPublishCommand) -> None:
+        markers = cmd.markers
+        if markers is None:
+            if len(self._markers) != 1:
+                raise UsageError(
+                    f"this broker answers checks from {len(self._markers)} marker tables",
+                    hint="broker.answer_checks(markers, sessions) at start; with several: publish(..., markers=markers)",
+                )
+            markers = self._markers[0]
+        encoded, named = await self.encoder.arguments(cmd, cmd.body)
+        transaction = await self._join(cmd.session, markers, cmd.timeout)
+        transaction.send(cmd.destination, encoded, **named)
+
+    async def _join(self, session: Any, markers: "MarkerTable", timeout_s: float | None) -> "Sends":
+        """The transaction of ``session``. ``timeout_s``: of the publishing that joins it."""
+        options = self._client._transaction_options(markers, None, False, timeout_s)
+        return await markers.join_async(self._client, session, **options)
 
     async def request(self, cmd: HalfmqPublishCommand) -> Message:
         encoded, named = await self.encoder.arguments(cmd, cmd.body)

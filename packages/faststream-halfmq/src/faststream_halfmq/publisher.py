@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from faststream._internal.basic_types import SendableMessage
     from faststream._internal.types import PublisherMiddleware
     from faststream.response.response import PublishCommand
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from halfmq.sql import MarkerTable
 
 
 @dataclass(kw_only=True)
@@ -91,8 +94,10 @@ class HalfmqPublisher(PublisherUsecase):
         delay: float | timedelta | None = None,
         headers: dict[str, str] | None = None,
         correlation_id: str | None = None,
+        session: "AsyncSession | None" = None,
+        markers: "MarkerTable | None" = None,
         timeout: float | None = None,  # noqa: ASYNC109 - one timeout= everywhere, with retries inside
-    ) -> Receipt:
+    ) -> Receipt | None:
         """Publish ``message`` to the topic. Arguments and what it raises: as for ``HalfmqBroker.publish``."""
         cmd = HalfmqPublishCommand(
             message,
@@ -102,10 +107,14 @@ class HalfmqPublisher(PublisherUsecase):
             message={
                 "tag": tag or self.tag, "key": key, "keys": keys, "sharding_key": sharding_key, "delay": delay,
             },
+            session=session,
+            markers=markers,
             timeout=timeout,
             _publish_type=PublishType.PUBLISH,
         )  # fmt: skip
-        receipt: Receipt = await self._basic_publish(cmd, producer=self._outer_config.producer, _extra_middlewares=())
+        receipt: Receipt | None = await self._basic_publish(
+            cmd, producer=self._outer_config.producer, _extra_middlewares=()
+        )
         return receipt
 
     async def _publish(

@@ -3,10 +3,10 @@ exception of a handler is raised there. There are no redeliveries, dead letters 
 the real broker in a thread (``halfmq.testing``).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, Final, cast, overload
+from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 from faststream._internal.testing.broker import EnterType, TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
@@ -20,11 +20,16 @@ from faststream_halfmq.response import HalfmqPublishCommand
 from faststream_halfmq.subscriber import HalfmqSubscriber
 from halfmq import AsyncClient, Message, OutgoingMessage, Receipt, compose
 from halfmq.client.producer import unique_key
+from halfmq.client.receipts import COMMITTED, Prepared, TransactionReceipt
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.model import properties as names
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.entropy import SystemEntropy
+
+if TYPE_CHECKING:
+    from halfmq.client.message import Sends
+    from halfmq.sql import MarkerTable
 
 __all__ = ["TestHalfmqBroker"]
 
@@ -83,16 +88,22 @@ class InMemoryProducer(HalfmqProducer):
     """Hands what is published to the subscribers of ``brokers``."""
 
     def __init__(self, broker: HalfmqBroker, brokers: Sequence[HalfmqBroker]) -> None:
-        super().__init__(broker.client, broker._parser, broker._decoder)
+        super().__init__(broker.client, broker.config.broker_config.markers, broker._parser, broker._decoder)
         self._brokers = brokers
         self._ids = UniqueIds(SystemClock(), SystemEntropy())
 
-    async def publish(self, cmd: HalfmqPublishCommand) -> Receipt:
+    async def publish(self, cmd: HalfmqPublishCommand) -> Receipt | None:
+        if cmd.session is not None:
+            await self._publish_in_session(cmd)
+            return None
         (message,) = await self.encoded(cmd)
         return await self._deliver(message)
 
     async def publish_batch(self, cmd: HalfmqPublishCommand) -> list[Receipt]:
         return [await self._deliver(message) for message in await self.encoded(cmd)]
+
+    async def _join(self, session: Any, markers: "MarkerTable", timeout_s: float | None) -> "Sends":
+        return await markers.join_async(_InMemoryTransactions(self._ids, self._deliver), session)
 
     async def request(self, cmd: HalfmqPublishCommand) -> Message:
         (request,) = await self.encoded(cmd)
@@ -137,6 +148,31 @@ class InMemoryProducer(HalfmqProducer):
             properties=names.append(outgoing.properties, unique_key(self._ids.message_id())),
         )
         return Message(stored, offset, outgoing.body)
+
+
+class _InMemoryTransactions:
+    """What a marker table calls: the messages are delivered when the session has committed."""
+
+    group = "test"
+
+    def __init__(self, ids: UniqueIds, deliver: Callable[[OutgoingMessage], Awaitable[Receipt]]) -> None:
+        self.new_transaction_id = ids.transaction_id
+        self._deliver = deliver
+        self._messages: Sequence[OutgoingMessage] = ()
+
+    async def prepare(
+        self, messages: Sequence[OutgoingMessage], *, tx_id: str, name: str = "", **options: Any
+    ) -> Prepared:
+        self._messages = messages
+        return Prepared(tx_id, self.group, name, (), atomic=True)
+
+    async def commit(self, prepared: Prepared) -> TransactionReceipt:
+        for message in self._messages:
+            await self._deliver(message)
+        return TransactionReceipt(prepared.tx_id, COMMITTED)
+
+    async def rollback(self, prepared: Prepared) -> TransactionReceipt:
+        raise AssertionError("a transaction that the application ends is rolled back by the check")
 
 
 def _subscribers(brokers: Sequence[HalfmqBroker]) -> list[HalfmqSubscriber]:
