@@ -335,24 +335,28 @@ async def test_stop_waits_for_a_running_handler_and_acknowledges_its_message(
             assert (await anext(messages)).json() == 2
 
 
-async def test_a_message_whose_handler_is_too_slow_for_stop_goes_to_another_member(halfmq_url: str, seen: Seen) -> None:
+@pytest.mark.parametrize(("policy", "next_one"), [(AckPolicy.NACK_ON_ERROR, 1), (AckPolicy.ACK_FIRST, 2)])
+async def test_a_message_whose_handler_is_too_slow_for_stop_goes_to_another_member_unless_it_is_acknowledged(
+    halfmq_url: str, seen: Seen, policy: AckPolicy, next_one: int
+) -> None:
     broker = HalfmqBroker(halfmq_url, group="shop", logger=None, graceful_timeout=0.0)
 
-    @broker.subscriber("orders", group="billing")
+    @broker.subscriber("orders", group="billing", ack_policy=policy)
     async def bill(number: int) -> None:
         seen(number)
         await asyncio.Event().wait()
 
     await broker.start()
-    await broker.publish(1, "orders")
+    await broker.publish(1, "orders", sharding_key="k")
     assert await seen.next() == 1
+    await broker.publish(2, "orders", sharding_key="k")
     await broker.stop()
     async with (
         HalfmqBroker(halfmq_url, group="shop", logger=None) as other,
         other.client.consumer("orders", group="billing") as messages,
     ):
         async with asyncio.timeout(WITHIN_S):
-            assert (await anext(messages)).json() == 1
+            assert (await anext(messages)).json() == next_one
 
 
 async def test_a_broker_is_started_again_after_its_stop(broker: HalfmqBroker, seen: Seen) -> None:
