@@ -64,7 +64,7 @@ layers: $(READY)
 
 # The second asks PyPI about each locked package; it is red too if PyPI, or a mirror in its place, says nothing about one.
 audit: $(READY)
-	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src examples
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src examples packages/faststream-halfmq/src
 	$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock
 
 # Parts run beside each other; see tests/run.py and docs/testing.md.
