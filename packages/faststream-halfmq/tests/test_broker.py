@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from faststream import AckPolicy, FastStream
+from faststream import AckPolicy, BaseMiddleware, Depends, FastStream
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage, StopConsume
 from pydantic import BaseModel
 
 from faststream_halfmq import HalfmqBroker, HalfmqMessage, HalfmqResponse, HalfmqRouter
+from faststream_halfmq.annotations import Client
 from faststream_halfmq.annotations import HalfmqMessage as TheMessage
 from halfmq import Retry, UsageError
 from halfmq.testing import Sent
@@ -389,6 +390,44 @@ async def test_an_app_starts_and_stops_the_broker(broker: HalfmqBroker, seen: Se
         await app.run()
     assert await seen.next() == 1
     assert not broker.client.is_open
+
+
+async def test_a_middleware_sees_what_is_received_and_what_is_published(broker: HalfmqBroker, seen: Seen) -> None:
+    class Notes(BaseMiddleware):
+        async def consume_scope(self, call_next: Any, msg: Any) -> Any:
+            seen(("received", await msg.decode()))
+            return await call_next(msg)
+
+        async def publish_scope(self, call_next: Any, cmd: Any) -> Any:
+            cmd.headers["by"] = "middleware"
+            seen(("published", cmd.destination, cmd.body))
+            return await call_next(cmd)
+
+    broker.add_middleware(Notes)
+
+    @broker.subscriber("orders", group="billing")
+    @broker.publisher("bills")
+    async def bill(number: int, message: TheMessage) -> int:
+        seen(message.headers["by"])
+        return number + 1
+
+    await broker.start()
+    await broker.publish(1, "orders")
+    expected = [("published", "orders", 1), ("received", 1), "middleware", ("published", "bills", 2)]
+    assert [await seen.next() for _ in expected] == expected
+
+
+async def test_dependencies_are_injected(broker: HalfmqBroker, seen: Seen) -> None:
+    async def twice(number: int) -> int:
+        return 2 * number
+
+    @broker.subscriber("orders", group="billing")
+    async def bill(number: int, client: Client, doubled: int = Depends(twice)) -> None:
+        seen((number, doubled, client is broker.client))
+
+    await broker.start()
+    await broker.publish(4, "orders")
+    assert await seen.next() == (4, 8, True)
 
 
 async def test_a_router_puts_its_prefix_before_topics_and_its_group_is_that_of_the_broker(
