@@ -454,8 +454,8 @@ async def test_a_router_puts_its_prefix_before_topics_and_its_group_is_that_of_t
 async def test_a_subscriber_without_handlers_is_read_one_message_at_a_time(broker: HalfmqBroker) -> None:
     subscriber = broker.subscriber("orders", group="billing")
     await broker.start()
-    await broker.publish({"id": 1}, "orders")
-    await broker.publish({"id": 2}, "orders")
+    await broker.publish({"id": 1}, "orders", sharding_key="k")
+    await broker.publish({"id": 2}, "orders", sharding_key="k")
     first = await subscriber.get_one(timeout=WITHIN_S)
     assert isinstance(first, HalfmqMessage)
     assert await first.decode() == {"id": 1}
