@@ -29,14 +29,14 @@ help:
 	@echo "make site                                             the documentation as web pages with search, in build/site"
 	@echo "make bench                                           transaction benchmark with baseline, JSON in build/bench"
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml packages/faststream-halfmq/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "halfmq needs Python >= 3.11; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "python -m venv failed. On Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "Installing locked dependencies into $(VENV) (about 700 MB with Spark; once) ..."
 	@$(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable packages/faststream-halfmq
 	@touch $(READY)
 
 setup: $(READY)
@@ -64,7 +64,7 @@ layers: $(READY)
 
 # The second asks PyPI about each locked package; it is red too if PyPI, or a mirror in its place, says nothing about one.
 audit: $(READY)
-	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src examples
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src examples packages/faststream-halfmq/src
 	$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock
 
 # Parts run beside each other; see tests/run.py and docs/testing.md.

@@ -26,6 +26,7 @@ def covers(part: Part, file: str) -> bool:
 
 def test_every_test_file_is_in_exactly_one_part() -> None:
     files = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    files += [str(path.relative_to(ROOT)) for path in sorted((ROOT / "packages").glob("*/tests/**/test_*.py"))]
     assert len(files) > 200
     found = {file: [part.name for part in PARTS if covers(part, file)] for file in files}
     assert {file: parts for file, parts in found.items() if len(parts) != 1} == {}

@@ -54,6 +54,8 @@ _CLUSTER: Final = Not("needs the machines of a cluster; tests/spark/test_cluster
 _TUTORIALS: Final = By("tests/documents/test_tutorials.py::test_what_the_reader_does_and_sees")
 _TCC_TUTORIAL: Final = By("tests/documents/test_tutorials.py::test_the_tutorial_of_tcc")
 _COORDINATOR: Final = By("tests/documents/test_tutorials.py::test_the_tutorial_of_coordinators")
+_OF_FASTSTREAM: Final = "packages/faststream-halfmq/tests/test_readme.py"
+_FASTSTREAM: Final = By(f"{_OF_FASTSTREAM}::test_the_service_bills_what_was_committed_and_nothing_else")
 _TCC: Final = Not("the parts of examples/tcc.py, which tests/outbox/test_examples.py runs")
 _DRAWING: Final = Not("a drawing of bytes and files, no program")
 
@@ -70,6 +72,13 @@ BLOCKS: Final[dict[str, Rows]] = {
     ),
     "examples/README.md": (
         ("pip install", Not("as README.md, whose installation is run; tests/outbox/test_examples.py runs each program")),
+    ),
+    "packages/faststream-halfmq/README.md": (
+        ("pip install", Not("as README.md, whose installation is run; test_package.py builds the wheel")),
+        ("# shop.py", _FASTSTREAM),
+        ("order 2 is refused", _FASTSTREAM),
+        ("# test_shop.py", By(f"{_OF_FASTSTREAM}::test_the_test_passes")),
+        ("# document.py", By(f"{_OF_FASTSTREAM}::test_the_document_has_the_topic")),
     ),
     "docs/backup.md": (
         ("halfmq backup backup", _BACKUP),

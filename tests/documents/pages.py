@@ -17,6 +17,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = (
     "README.md",
     "examples/README.md",
+    "packages/faststream-halfmq/README.md",
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 )
 

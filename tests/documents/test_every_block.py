@@ -46,6 +46,7 @@ def test_every_test_that_is_named_exists_and_takes_its_blocks() -> None:
     #: Runners of a page of their own, which read it whole.
     whole = {
         "tests/spark/test_guide.py": "spark.md",
+        "packages/faststream-halfmq/tests/test_readme.py": "README.md",
         "tests/unit/core/transaction/test_transactions_page.py": "transactions",
     }
     for file in {test.partition("::")[0] for test in named}:

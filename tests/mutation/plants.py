@@ -1000,6 +1000,22 @@ PLANTS: Final = (
         "        if found > 1:\n",
     ),
     Plant(
+        "joined-messages-after-a-failed-commit",
+        2,
+        "messages of a transaction that the application commits appear though its COMMIT has failed",
+        "sql/alchemy/joined.py",
+        "        if self.work.is_committed:\n",
+        "        if self._prepared is not None:\n",
+    ),
+    Plant(
+        "joined-transaction-is-committed-again",
+        2,
+        "a transaction whose messages no broker took is committed without them by the next commit()",
+        "sql/alchemy/joined.py",
+        "        if self._is_ready:\n            raise UsageError(",
+        "        if self._is_ready:\n            return\n            raise UsageError(",
+    ),
+    Plant(
         "commit-on-the-way-is-not-noticed",
         2,
         "a block goes on in another transaction than that of its marker",
@@ -1749,8 +1765,8 @@ PLANTS: Final = (
         _SAYS,
         "a block whose messages an operator rolled back ends as if they would appear",
         "sql/rules/block.py",
-        "                raise outcome_mixed(prepared.tx_id, error) from error\n",
-        "                return\n",
+        "            raise outcome_mixed(prepared.tx_id, error) from error\n",
+        "            return None\n",
     ),
     # --- coordinators: by the promises of that section
     Plant(

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, insert, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine, async_session
 from sqlalchemy.orm import Session
 from tests.support.amount import amount, seed_of_commit
 from tests.support.cut_line import CutLine
 from tests.support.waiting import PATIENCE_S
-from tests.unit.sql.faces import WALK, App, Message, app
-from tests.unit.sql.memory_broker import MemoryBroker
+from tests.unit.sql.faces import ASYNC, WALK, App, Message, app, wait
+from tests.unit.sql.memory_broker import AsyncMemoryClient, MemoryBroker
 
 from halfmq.errors import TransactionUnknown
 
@@ -313,6 +313,54 @@ async def one_handler(app: App, seed: int, first_id: int, faults: Faults) -> str
     if ending == "fine":
         assert len(rows) == 1, told
     return ending
+
+
+async def one_joined(app: App, seed: int, first_id: int, faults: Faults) -> str:
+    """The same in a transaction that the application ends itself, so that ``session_ends`` is no mistake, and what follows it is."""
+    run = Run(app, random.Random(seed), first_id, faults)
+    app.broker = MemoryBroker(_next=first_id)
+
+    def scene(session: Session) -> None:
+        tx = wait(app.log.join_async(AsyncMemoryClient(app.broker), async_session(session)))  # type: ignore[arg-type]
+        try:
+            run.body(session, tx)
+            session.commit()
+        except BaseException:
+            session.rollback()
+            raise
+
+    ending = "fine"
+    try:
+        await app.play(scene)
+    except Exception as error:
+        ending = type(error).__name__
+    faults.heal()
+    for _ in range(3):
+        if app.broker.undecided():
+            await app.check()
+    told = f"seed {seed}, {ending}:\n" + "\n".join(run.story)
+    assert app.broker.undecided() == [], told
+    rows = {f"t{order_id}" for order_id in app.order_ids() if first_id <= order_id < first_id + IDS_OF_A_RUN}
+    messages = app.messages()
+    assert len(messages) == len(set(messages)), told
+    assert set(messages) <= rows, told
+    if not run.is_late:
+        assert set(messages) == rows, told
+    return ending if rows or ending != "fine" else "fine without a row"
+
+
+@pytest.mark.timeout(1_800)
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
+@pytest.mark.parametrize("app", ASYNC, indirect=True)
+async def test_they_agree_too_where_the_application_ends_the_transaction(app: App, faults: Faults) -> None:
+    variable, runs = RUNS
+    seed = seed_of_commit()
+    endings: dict[str, int] = {}
+    for number in range(runs):
+        ending = await one_joined(app, seed + number, (number + 1) * IDS_OF_A_RUN, faults)
+        endings[ending] = endings.get(ending, 0) + 1
+    print(variable, runs, app.driver.name, endings)
+    assert endings.get("fine", 0) > runs // 20
 
 
 @pytest.mark.timeout(1_800)

@@ -18,6 +18,7 @@ from halfmq.client.user_code import run_result
 from halfmq.errors import UsageError
 from halfmq.sql.alchemy.checks import MarkerChecks
 from halfmq.sql.alchemy.declared import Declared, Upgrade, declare
+from halfmq.sql.alchemy.joined import join
 from halfmq.sql.alchemy.marker_rows import MarkerRows
 from halfmq.sql.alchemy.outbox import Outbox
 from halfmq.sql.alchemy.session_work import SessionWork
@@ -132,6 +133,30 @@ class MarkerTable(Declared):
 
         make_work = partial(SessionWork, session.sync_session, self._markers, outbox)
         return AsyncBlock(client, self._name, make_work, options, on_connection)
+
+    async def join_async(
+        self,
+        client: TransactionCalls,
+        session: AsyncSession | async_scoped_session[Any],
+        **options: Unpack[PrepareOptions],
+    ) -> SqlTransaction:
+        """The transaction of ``session``, which **the application commits or rolls back itself**, to send messages in. It is begun if none
+        is open; in the same transaction the result is always the same.
+
+        ``session.commit()`` then sends the half messages before COMMIT, and the verdict after it. If it raises, roll back. An error of
+        COMMIT is the database's own; where it has committed nevertheless, the check finds that out.
+
+        ``client``: an open ``AsyncClient`` that answers checks from this table. ``options``: for its ``prepare``.
+
+        Raises:
+            UsageError: not an ``AsyncSession``; or it is inside a savepoint, or inside a block that commits it.
+            Exception: the database's own; the transaction is rolled back.
+        """
+        if isinstance(session, async_scoped_session):
+            session = session()
+        if not isinstance(session, AsyncSession):
+            raise UsageError(f"a message joins the transaction of an AsyncSession, not of a {type(session).__name__}")
+        return await session.run_sync(lambda sync: join(sync, self._markers, client, self._name, options))
 
     def checker(self, sessions: Callable[[], Any]) -> Callable[[Asked], Outcome | Awaitable[Outcome]]:
         """The check function that answers from the table. ``sessions``: your sessionmaker, bound to the primary.

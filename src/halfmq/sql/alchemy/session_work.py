@@ -44,8 +44,11 @@ _PLACE = "the block"
 class SessionWork:
     """The ``LocalWork`` of one block, which says what its methods do. After a commit ``abandon`` detaches it."""
 
-    def __init__(self, session: Session, markers: MarkerRows, outbox: Outbox | None, tx_id: str) -> None:
-        """``outbox``: takes the messages if the broker does not answer."""
+    def __init__(
+        self, session: Session, markers: MarkerRows, outbox: Outbox | None, tx_id: str, *, place: str = _PLACE
+    ) -> None:
+        """``outbox``: takes the messages if the broker does not answer. ``place``: what the application calls this, for messages."""
+        self._place = place
         self._session = session
         self._markers = markers
         self._outbox = outbox
@@ -74,11 +77,11 @@ class SessionWork:
             # Not session.execute: a routing session may send plain statements to a replica, so the connection is requested
             # by table; and pending objects must not be flushed before the marker.
             connection = self._session.connection(bind_arguments={"clause": self._markers.table})
-            refuse_autocommit(connection, _PLACE)
+            refuse_autocommit(connection, self._place)
             self._connection, self._engine = connection, engine
             self._transaction = self._session.get_transaction()
             self._refuse_other_engines()
-            self._guard = TransactionGuard(self._session, connection, _PLACE, on_rollback_to=self._collected.drop)
+            self._guard = TransactionGuard(self._session, connection, self._place, on_rollback_to=self._collected.drop)
             origin = self._markers.write(connection, self._tx_id)
             self._origin = names.encode([(names.HMQ_TX_MARKER, origin)])
             self._guard.start()
@@ -126,7 +129,7 @@ class SessionWork:
 
     def refuse_ended(self) -> None:
         if not self._open:
-            raise UsageError("the block has ended; messages are sent with its transaction, not after it")
+            raise UsageError(f"{self._place} has ended; messages are sent with its transaction, not after it")
         assert self._guard is not None
         self._guard.refuse_ended()
         if not self._session.is_active:
@@ -223,20 +226,43 @@ class SessionWork:
             return FailedCommit(
                 CommitFailure.UNKNOWN, UsageError("session.commit() returned without a COMMIT of the marker's database")
             )
-        proven_commit(self._session, self._transaction)
-        self._establish_for_the_next()
+        self.after_commit()
         return None
 
     def abandon(self) -> None:
+        self.detach()
+        self.forget_savepoints()
+        roll_back(self._session, self._tx_id)
+
+    # --- where the application ends the transaction itself ----------------------------------------------------------
+
+    def is_of(self, transaction: SessionTransaction) -> bool:
+        """Whether it was begun in this transaction."""
+        return transaction is self._transaction
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether a COMMIT after ``ready`` has returned without an error."""
+        return self._guard is not None and self._guard.is_committed
+
+    def detach(self) -> None:
+        """Leave the session and its connection as before ``begin``, except for listeners. May be called again, also by an event."""
         self._open = False
         leave(self._session, self)
         if self._guard is not None:
             self._guard.stop()
+
+    def forget_savepoints(self) -> None:
+        """Remove the listeners, after ``detach``. Not while an event of the session is dispatched."""
         if self._hears_savepoints:
             event.remove(self._session, "after_commit", self._on_released)
             event.remove(self._session, "after_transaction_end", self._on_ended)
             self._hears_savepoints = False
-        roll_back(self._session, self._tx_id)
+
+    def after_commit(self) -> None:
+        """The transaction ``is_committed``, and has ended."""
+        proven_commit(self._session, self._transaction)
+        self._establish_for_the_next()
 
     def _establish_for_the_next(self) -> None:
         """Create the table identity if ``begin`` could not, because a transaction was open: now none is."""

@@ -93,6 +93,11 @@ def was_committed_by_block(session: Session, transaction: SessionTransaction | N
     return reference is not None and reference() is transaction
 
 
+def is_guarded(session: Session) -> bool:
+    """Whether a block guards the transaction of ``session``, whatever it is for."""
+    return _WATCHER_KEY in session.info
+
+
 def refuse_nested(session: Session, hint: str) -> None:
     """Reject a session that is inside a block.
 

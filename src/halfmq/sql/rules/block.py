@@ -249,12 +249,7 @@ class _Steps:
             raise
 
     async def _send_commit(self, prepared: Prepared) -> None:
-        try:
-            self.transaction._receipt = await self._calls.commit(prepared)
-        except HalfmqError as error:
-            if isinstance(error, TransactionRefused) and error.standing == ROLLED_BACK:
-                raise outcome_mixed(prepared.tx_id, error) from error
-            log_unconfirmed("COMMIT", prepared, error)
+        self.transaction._receipt = await send_commit(self._calls, prepared)
 
     async def _send_rollback(self, prepared: Prepared) -> None:
         try:
@@ -311,6 +306,21 @@ class AsyncBlock(AbstractAsyncContextManager[SqlTransaction]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._steps.leave(error)
+
+
+async def send_commit(calls: TransactionCalls, prepared: Prepared) -> TransactionReceipt | None:
+    """The verdict COMMIT, after the local one. None: it is not confirmed yet, which is logged.
+
+    Raises:
+        OutcomeMixed: the messages are rolled back.
+    """
+    try:
+        return await calls.commit(prepared)
+    except HalfmqError as error:
+        if isinstance(error, TransactionRefused) and error.standing == ROLLED_BACK:
+            raise outcome_mixed(prepared.tx_id, error) from error
+        log_unconfirmed("COMMIT", prepared, error)
+        return None
 
 
 async def _call(function: Callable[[], Any]) -> Any:

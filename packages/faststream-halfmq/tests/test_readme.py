@@ -1,0 +1,86 @@
+"""The programs of README.md do what it says."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+README: Final = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+WITHIN_S: Final = 120.0
+
+pytestmark = pytest.mark.slow
+
+
+def blocks() -> list[str]:
+    return re.findall(r"^```\w*\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """With the programs."""
+    for block in blocks():
+        if name := re.match(r"# (\w+\.py)\n", block):
+            (tmp_path / name[1]).write_text(block, encoding="utf-8")
+    return tmp_path
+
+
+def environment(url: str) -> dict[str, str]:
+    return {**os.environ, "HALFMQ_URL": url, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def ran(directory: Path, url: str, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *words], cwd=directory, env=environment(url), capture_output=True, text=True, timeout=WITHIN_S
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def own(lines: list[str]) -> list[str]:
+    """Without those of the log, which begin with a date."""
+    return [line for line in lines if not re.match(r"\d{4}-\d\d-\d\d ", line)]
+
+
+def test_the_service_bills_what_was_committed_and_nothing_else(directory: Path, halfmq_url: str) -> None:
+    (shown,) = [block for block in blocks() if block.startswith("order 2 is refused")]
+    service = subprocess.Popen(
+        [sys.executable, "shop.py"], cwd=directory, env=environment(halfmq_url), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert service.stdout is not None
+        said: list[str] = []
+        while len(said) < len(shown.splitlines()):
+            said += own([next(service.stdout)])
+        service.send_signal(signal.SIGINT)
+        rest = own(service.communicate(timeout=WITHIN_S)[0].splitlines())
+    finally:
+        service.kill()
+        service.wait()
+    assert sorted(said) == sorted(shown.splitlines(keepends=True))
+    assert rest == []
+    assert service.returncode == 0
+
+
+def test_the_test_passes(directory: Path) -> None:
+    said = ran(directory, "rocketmq://127.0.0.1:1", "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "test_shop.py")
+    assert "1 passed" in said
+
+
+def test_the_document_has_the_topic(directory: Path) -> None:
+    assert "address: order-placed" in ran(directory, "rocketmq://127.0.0.1:1", "document.py")
+
+
+def test_every_block_is_run_or_compared() -> None:
+    begun = [block.partition("\n")[0] for block in blocks()]
+    assert begun == [
+        "pip install '.[sql]' ./packages/faststream-halfmq aiosqlite",  # test_package
+        "# shop.py",
+        "order 2 is refused",
+        "# test_shop.py",
+        "# document.py",
+    ]
