@@ -1,5 +1,5 @@
-"""Who runs or compares each code block of README.md, examples/README.md and docs/*.md, or why nobody does: one row for every block, in the
-order of the page.
+"""Who runs or compares each code block of README.md, the pages below examples and docs/*.md, or why nobody does: one row for every block,
+in the order of the page.
 
 Decision 0062. A test that is named here asks ``blocks_of`` for its blocks, so the table decides what it runs.
 What the reader's program needs from its surroundings is replaced by ``in_test`` and nothing else: addresses, and absolute directories.
@@ -53,6 +53,8 @@ _CLUSTER: Final = Not("needs the machines of a cluster; tests/spark/test_cluster
 _TUTORIALS: Final = By("tests/documents/test_tutorials.py::test_what_the_reader_does_and_sees")
 _TCC_TUTORIAL: Final = By("tests/documents/test_tutorials.py::test_the_tutorial_of_tcc")
 _COORDINATOR: Final = By("tests/documents/test_tutorials.py::test_the_tutorial_of_coordinators")
+_PROJECTS: Final = "tests/documents/test_example_projects.py"
+_PROJECT: Final = By(f"{_PROJECTS}::test_its_tests_pass")
 _TCC: Final = Not("the parts of examples/tcc.py, which tests/outbox/test_examples.py runs")
 _DRAWING: Final = Not("a drawing of bytes and files, no program")
 
@@ -69,6 +71,22 @@ BLOCKS: Final[dict[str, Rows]] = {
     ),
     "examples/README.md": (
         ("pip install", Not("as README.md, whose installation is run; tests/outbox/test_examples.py runs each program")),
+    ),
+    "examples/django-service/README.md": (
+        ("pip install", _PROJECT),
+        ("python -m halfmq.testing.crashes", By(f"{_PROJECTS}::test_a_web_service_is_killed")),
+    ),
+    "examples/fastapi-service/README.md": (
+        ("pip install", _PROJECT),
+        ("python -m halfmq.testing.crashes", By(f"{_PROJECTS}::test_a_web_service_is_killed")),
+    ),
+    "examples/script/README.md": (
+        ("pip install", _PROJECT),
+        ("python -m halfmq.testing.crashes", By(f"{_PROJECTS}::test_a_script_is_killed")),
+    ),
+    "examples/worker/README.md": (
+        ("pip install", _PROJECT),
+        ("python -m halfmq.testing.crashes", By(f"{_PROJECTS}::test_a_worker_is_killed")),
     ),
     "docs/backup.md": (
         ("halfmq backup backup", _BACKUP),
