@@ -14,7 +14,7 @@ from halfmq import App
 from halfmq.sql import MarkerTable
 
 BROKER = os.environ.get("HALFMQ_URL", "rocketmq://127.0.0.1:9876")
-DATABASE = os.environ.get("DATABASE_URL", "sqlite+aiosqlite:///shop.db")
+DATABASE = os.environ.get("DATABASE_URL", "sqlite+aiosqlite:///service.db")
 
 
 class Base(DeclarativeBase): ...

@@ -52,6 +52,7 @@ _GUIDE: Final = By("tests/spark/test_guide.py::test_the_guide_prints_what_it_sho
 _CLUSTER: Final = Not("needs the machines of a cluster; tests/spark/test_clusters.py starts one on this machine")
 _TUTORIALS: Final = By("tests/documents/test_tutorials.py::test_what_the_reader_does_and_sees")
 _TCC_TUTORIAL: Final = By("tests/documents/test_tutorials.py::test_the_tutorial_of_tcc")
+_SERVICE_TUTORIAL: Final = By("tests/documents/test_tutorials.py::test_the_reader_kills_a_service")
 _COORDINATOR: Final = By("tests/documents/test_tutorials.py::test_the_tutorial_of_coordinators")
 _PROJECTS: Final = "tests/documents/test_example_projects.py"
 _PROJECT: Final = By(f"{_PROJECTS}::test_its_tests_pass")
@@ -264,6 +265,11 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("$ python die_deciding.py before", _COORDINATOR),
         ("$ python examples/coordinator.py", _COORDINATOR),
         ("$ python die_deciding.py after", _COORDINATOR),
+        ("import json, sqlite3", _SERVICE_TUTORIAL),
+        ("$ uvicorn --factory", _SERVICE_TUTORIAL),
+        ("$ python -m halfmq.testing.crashes", _SERVICE_TUTORIAL),
+        ("$ curl -sf --json", _SERVICE_TUTORIAL),
+        ("$ uvicorn --factory", _SERVICE_TUTORIAL),
         (EACH, _TUTORIALS),
         (f"{EACH}python", _TUTORIALS),
     ),

@@ -225,8 +225,8 @@ def reader(copied: Path, python: Path, broker: Served) -> Reader:
     return Reader(copied, python, broker)
 
 
-#: Web service -> its table of orders.
-_TABLES: Final = {"fastapi-service": "orders", "django-service": "shop_order"}
+#: Web service -> its database, and its table of orders.
+_TABLES: Final = {"fastapi-service": ("service.db", "orders"), "django-service": ("shop.db", "shop_order")}
 #: Of curl: the server sent nothing; it closed the connection while curl read.
 _NO_ANSWER: Final = (52, 56)
 
@@ -234,7 +234,7 @@ _NO_ANSWER: Final = (52, 56)
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("project", _TABLES)
 def test_a_web_service_is_killed(project: str, reader: Reader) -> None:
-    orders = f"SELECT id FROM {_TABLES[project]} ORDER BY id"
+    database, orders = _TABLES[project]
     prepare, run = how_to_run(project)
     kill, place = commands(shown("test_a_web_service_is_killed", project))
     for command in prepare:
@@ -245,7 +245,11 @@ def test_a_web_service_is_killed(project: str, reader: Reader) -> None:
     with reader.running(kill.removesuffix(" &")) as service:
         wait_until(lambda: reader.answer("/orders") == [1], reader.said, unless=service.poll)
         reader.run(place, *_NO_ANSWER)
-        assert (reader.ids("shop.db", orders), reader.announced(), reader.undecided()) == ([1, 2], [1], 1)
+        assert (
+            reader.ids(database, f"SELECT id FROM {orders} ORDER BY id"),
+            reader.announced(),
+            reader.undecided(),
+        ) == ([1, 2], [1], 1)
         if project == "fastapi-service":  # of the other one a worker is killed, and its master starts another one
             assert service.wait(PATIENCE_S) == -signal.SIGKILL
     with reader.running(run) as service:
