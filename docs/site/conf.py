@@ -16,6 +16,7 @@ root_doc = "docs/site/index"
 include_patterns = [
     "docs/site/index.md", "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "docs/*.md", "docs/decisions/*.md", "examples/README.md",
     "packages/*/README.md",
+    "examples/*/README.md",
 ]  # fmt: skip
 extensions = ["myst_parser"]
 # As GitHub makes them.

@@ -1,5 +1,5 @@
-"""Who runs or compares each code block of README.md, examples/README.md and docs/*.md, or why nobody does: one row for every block, in the
-order of the page.
+"""Who runs or compares each code block of README.md, the pages below examples and docs/*.md, or why nobody does: one row for every block,
+in the order of the page.
 
 Decision 0062. A test that is named here asks ``blocks_of`` for its blocks, so the table decides what it runs.
 What the reader's program needs from its surroundings is replaced by ``in_test`` and nothing else: addresses, and absolute directories.
@@ -53,9 +53,12 @@ _GUIDE: Final = By("tests/spark/test_guide.py::test_the_guide_prints_what_it_sho
 _CLUSTER: Final = Not("needs the machines of a cluster; tests/spark/test_clusters.py starts one on this machine")
 _TUTORIALS: Final = By("tests/documents/test_tutorials.py::test_what_the_reader_does_and_sees")
 _TCC_TUTORIAL: Final = By("tests/documents/test_tutorials.py::test_the_tutorial_of_tcc")
+_SERVICE_TUTORIAL: Final = By("tests/documents/test_tutorials.py::test_the_reader_kills_a_service")
 _COORDINATOR: Final = By("tests/documents/test_tutorials.py::test_the_tutorial_of_coordinators")
 _OF_FASTSTREAM: Final = "packages/faststream-halfmq/tests/test_readme.py"
 _FASTSTREAM: Final = By(f"{_OF_FASTSTREAM}::test_the_service_bills_what_was_committed_and_nothing_else")
+_PROJECTS: Final = "tests/documents/test_example_projects.py"
+_PROJECT: Final = By(f"{_PROJECTS}::test_its_tests_pass")
 _TCC: Final = Not("the parts of examples/tcc.py, which tests/outbox/test_examples.py runs")
 _DRAWING: Final = Not("a drawing of bytes and files, no program")
 
@@ -79,6 +82,22 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("order 2 is refused", _FASTSTREAM),
         ("# test_shop.py", By(f"{_OF_FASTSTREAM}::test_the_test_passes")),
         ("# document.py", By(f"{_OF_FASTSTREAM}::test_the_document_has_the_topic")),
+    ),
+    "examples/django-service/README.md": (
+        ("pip install", _PROJECT),
+        ("python -m halfmq.testing.crashes", By(f"{_PROJECTS}::test_a_web_service_is_killed")),
+    ),
+    "examples/fastapi-service/README.md": (
+        ("pip install", _PROJECT),
+        ("python -m halfmq.testing.crashes", By(f"{_PROJECTS}::test_a_web_service_is_killed")),
+    ),
+    "examples/script/README.md": (
+        ("pip install", _PROJECT),
+        ("python -m halfmq.testing.crashes", By(f"{_PROJECTS}::test_a_script_is_killed")),
+    ),
+    "examples/worker/README.md": (
+        ("pip install", _PROJECT),
+        ("python -m halfmq.testing.crashes", By(f"{_PROJECTS}::test_a_worker_is_killed")),
     ),
     "docs/backup.md": (
         ("halfmq backup backup", _BACKUP),
@@ -262,6 +281,11 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("$ python die_deciding.py before", _COORDINATOR),
         ("$ python examples/coordinator.py", _COORDINATOR),
         ("$ python die_deciding.py after", _COORDINATOR),
+        ("import json, sqlite3", _SERVICE_TUTORIAL),
+        ("$ uvicorn --factory", _SERVICE_TUTORIAL),
+        ("$ python -m halfmq.testing.crashes", _SERVICE_TUTORIAL),
+        ("$ curl -sf --json", _SERVICE_TUTORIAL),
+        ("$ uvicorn --factory", _SERVICE_TUTORIAL),
         (EACH, _TUTORIALS),
         (f"{EACH}python", _TUTORIALS),
     ),
@@ -273,7 +297,8 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("halfmq dead list", _SERVICES),
         ("# api.py", _SERVICES),
         ("# pages.py", _SERVICES),
-        ("# web.py", Not("Flask is not among the packages of the tests; wsgi.py makes the same calls under the same server")),
+        ("# web.py", _SERVICES),
+        ("gunicorn --preload", _SERVICES),
         ("# wsgi.py", _SERVICES),
         ("gunicorn --preload", _SERVICES),
     ),

@@ -1,5 +1,5 @@
-"""What README.md, examples/README.md and docs/*.md show: code blocks, quotations in running text, and tables. Read with markdown-it-py,
-which Rich requires.
+"""What README.md, the pages below examples and docs/*.md show: code blocks, quotations in running text, and tables. Read with
+markdown-it-py, which Rich requires.
 """
 
 import re
@@ -18,6 +18,7 @@ PAGES: Final = (
     "README.md",
     "examples/README.md",
     "packages/faststream-halfmq/README.md",
+    *sorted(f"examples/{path.parent.name}/README.md" for path in (ROOT / "examples").glob("*/README.md")),
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 )
 

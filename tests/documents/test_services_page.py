@@ -22,6 +22,7 @@ from tests.support.waiting import PATIENCE_S, wait_until
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
+pytest.importorskip("flask")
 pytest.importorskip("gunicorn")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -72,7 +73,7 @@ def test_the_programs_run_as_the_page_shows(broker: Served, tmp_path: Path) -> N
         if block.language == "python":
             name = block.text.partition("\n")[0].removeprefix("# ")
             (tmp_path / name).write_text(block.text)
-    work, orders, list_dead, serve = [block.text.strip() for block in shown if block.language == "sh"]
+    work, orders, list_dead, *serving = [block.text.strip() for block in shown if block.language == "sh"]
     environment = {"HALFMQ_URL": broker.url}
 
     def said() -> str:
@@ -103,10 +104,12 @@ def test_the_programs_run_as_the_page_shows(broker: Served, tmp_path: Path) -> N
             wait_until(lambda port=port: ask(port, "/ready") == 200, said, unless=service.poll)
             assert ask(port, f"/orders/{number}", "POST") == 200
             until_billed(number, service)
-    port = free_port()
-    with (
-        running(f"halfmq {work.partition(' --')[0].removeprefix('halfmq ')}", tmp_path, environment) as worker,
-        running(serve.replace("8000", str(port)), tmp_path, environment) as service,
-    ):
-        wait_until(lambda: ask(port, "/13") == 200, said, unless=service.poll)
-        until_billed(13, worker)
+    paths = (("POST", "/orders/13", 13), ("GET", "/14", 14))  # of Flask, and of an application without it
+    for serve, (method, path, number) in zip(serving, paths, strict=True):
+        port = free_port()
+        with (
+            running(f"halfmq {work.partition(' --')[0].removeprefix('halfmq ')}", tmp_path, environment) as worker,
+            running(serve.replace("8000", str(port)), tmp_path, environment) as service,
+        ):
+            wait_until(lambda: ask(port, path, method) == 200, said, unless=service.poll)  # noqa: B023 - called at once
+            until_billed(number, worker)

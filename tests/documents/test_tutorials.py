@@ -1,5 +1,7 @@
 """docs/tutorials.md, as a reader follows it: each command in its order, in a checkout with a broker."""
 
+import contextlib
+import os
 import shlex
 import shutil
 import signal
@@ -14,6 +16,7 @@ from demo.postgres_server import PostgresMissing, find_programs
 from tests.documents.blocks import blocks_of
 from tests.documents.pages import ROOT, Block, commands, output, same
 from tests.documents.test_outbox_page import broker, follow
+from tests.support.ports import free_port
 from tests.support.served import Served
 
 __all__ = ["broker"]
@@ -57,6 +60,19 @@ def test_the_tutorial_of_tcc(checkout: Path) -> None:
     die = blocks_of(f"{_HERE}::test_what_the_reader_does_and_sees")[0]
     shown = blocks_of(f"{_HERE}::test_the_tutorial_of_tcc")
     assert walk([die, *shown], checkout, "die.py", "left.py") == 5
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_reader_kills_a_service(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = str(free_port())
+    monkeypatch.setenv("UVICORN_PORT", port)
+    shown = blocks_of(f"{_HERE}::test_the_reader_kills_a_service")
+    try:
+        walk([one._replace(text=one.text.replace(":8000", f":{port}")) for one in shown], checkout, "agree.py")
+        assert len((checkout / "placed").read_text().splitlines()) > 1
+    finally:
+        with contextlib.suppress(OSError):  # it ends by the last command of the page
+            os.kill(int((checkout / "service.pid").read_text()), signal.SIGKILL)
 
 
 @pytest.mark.thorough

@@ -283,7 +283,7 @@ def test_a_coordinator_does_not_mind_what_another_one_has_done_in_between(exampl
 def test_each_program_is_one_that_is_run_and_listed_and_is_short() -> None:
     programs = {path.stem: path.read_text() for path in EXAMPLES.glob("*.py")}
     assert programs.keys() == set(_NAMES)
-    listed = [re.sub(r"\[(\w+)\.py\].*", r"\1", row["program"]) for row in table("examples/README.md", "Examples")]
+    listed = [re.sub(r"\[(\w+)\.py\].*", r"\1", row["program"]) for row in table("examples/README.md", "Programs")]
     assert listed == list(_NAMES)
     for name, program in programs.items():
         assert len(program.splitlines()) <= LINES_MAX, name

@@ -60,9 +60,17 @@ def test_mistakes_of_users_are_found_and_nothing_else(check: Check, tmp_path: Pa
     assert {line: text for line, text in reported.items() if line not in planted.values()} == {}
 
 
+def _examples() -> list[Path]:
+    """The programs, and the modules of the projects; Django has no types."""
+    projects = [
+        path for path in (ROOT / "examples").glob("*/*.py") if not path.name.startswith(("test_", "conftest", "manage"))
+    ]
+    return sorted([*(ROOT / "examples").glob("*.py"), *projects])
+
+
 def _programs(folder: Path) -> list[Path]:
     """The examples, and the blocks of the pages that are whole programs, as files."""
-    files = sorted((ROOT / "examples").glob("*.py"))
+    files = _examples()
     for page in PAGES:
         for block in blocks(page):
             if (page, block.first) in WHOLE:
@@ -80,7 +88,7 @@ def _of_mypy(files: list[Path], folder: Path) -> list[Report]:
 @pytest.mark.parametrize("check", [_of_mypy, pyright])
 def test_what_the_pages_show_has_no_errors(check: Check, tmp_path: Path) -> None:
     files = _programs(tmp_path)
-    assert len(files) == len(list((ROOT / "examples").glob("*.py"))) + len(WHOLE)
+    assert len(files) == len(_examples()) + len(WHOLE)
     texts = {file.resolve(): file.read_text().splitlines() for file in files}
     reported = [one for one in check(files, tmp_path) if one.file in texts]
     of_others = [one for one in reported if any(word in texts[one.file][one.line - 1] for word in OTHERS)]
