@@ -24,13 +24,19 @@ _DEPTH_MAX: Final = 50
 
 
 def is_of_pydantic(kind: Any) -> bool:
-    """Whether pydantic decodes ``kind``: a model, a pydantic dataclass, or a type with one in it, such as ``list[Model]`` or ``Model | Other``."""
+    """Whether pydantic decodes ``kind``: a model, a pydantic dataclass, or a type with one in it, such as ``list[Model]`` or
+    ``Model | Other``.
+    """
     return hasattr(kind, "__pydantic_validator__") or any(is_of_pydantic(one) for one in get_args(kind))
 
 
-@lru_cache(256)
 def adapter(kind: Any) -> "TypeAdapter[Any]":
     """Pydantic's decoder of a type for which ``is_of_pydantic``."""
+    return _adapter(kind)
+
+
+@lru_cache(256)
+def _adapter(kind: Any) -> "TypeAdapter[Any]":
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
@@ -40,8 +46,8 @@ def from_json(body: bytes, into: Any) -> Any:
     """``body``, decoded as JSON into the type ``into``.
 
     Raises:
-        msgspec.DecodeError: not JSON. ``msgspec.ValidationError``: JSON, but not of this type. ``pydantic.ValidationError``: one of both, if
-            the type is pydantic's. All name the field. TypeError: neither decodes into such a type.
+        msgspec.DecodeError: not JSON. ``msgspec.ValidationError``: JSON, but not of this type. ``pydantic.ValidationError``: one of both,
+            if the type is pydantic's. All name the field. TypeError: neither decodes into such a type.
     """
     validate = getattr(into, "model_validate_json", None)
     if validate is not None:
