@@ -23,6 +23,7 @@ _OTHERS: Final = {
     "Inbox(metadata, key=lambda message: message.keys[0])": "Python",
     "inbox.once(session, message, group=...)": "Python",
     "INSERT OR ROLLBACK": "SQL",
+    "Placed | Cancelled": "Python",
     "UPDATE ... WHERE": "SQL",
     "CREATE OR REPLACE": "SQL",
     "CREATE OR REPLACE TEMPORARY VIEW": "SQL",
