@@ -39,6 +39,9 @@ _CONFIGURATION: Final = "tests/documents/test_configuration_page.py"
 _TLS: Final = "tests/documents/test_tls_page.py"
 _OPERATIONS: Final = By("tests/documents/test_operations_page.py::test_the_commands_print_what_the_page_shows")
 _SERVICES: Final = By("tests/documents/test_services_page.py::test_the_programs_run_as_the_page_shows")
+_IDEMPOTENT: Final = By(
+    "tests/documents/test_idempotent_requests_page.py::test_a_request_that_is_repeated_gets_the_same_response"
+)
 _ASYNCAPI: Final = By("tests/documents/test_services_page.py::test_the_asyncapi_document_is_the_one_of_the_page")
 _BACKUP: Final = By("tests/documents/test_backup_page.py::test_the_commands_say_what_the_page_says")
 _BACKUP_COPIED: Final = By("tests/documents/test_backup_page.py::test_a_copy_and_a_drill")
@@ -264,6 +267,11 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("# web.py", Not("Flask is not among the packages of the tests; wsgi.py makes the same calls under the same server")),
         ("# wsgi.py", _SERVICES),
         ("gunicorn --preload", _SERVICES),
+    ),
+    "docs/idempotent-requests.md": (
+        ("# orders.py", _IDEMPOTENT),
+        ("uvicorn orders:api", _IDEMPOTENT),
+        ("curl", _IDEMPOTENT),
     ),
     "docs/operations.md": ((f"{EACH}sh", _OPERATIONS),),
     "docs/users.md": (
