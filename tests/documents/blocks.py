@@ -40,6 +40,10 @@ _TLS: Final = "tests/documents/test_tls_page.py"
 _OPERATIONS: Final = By("tests/documents/test_operations_page.py::test_the_commands_print_what_the_page_shows")
 _DJANGO: Final = By("tests/documents/test_django_page.py::test_a_project_does_what_the_page_says")
 _SERVICES: Final = By("tests/documents/test_services_page.py::test_the_programs_run_as_the_page_shows")
+_IDEMPOTENT: Final = By(
+    "tests/documents/test_idempotent_requests_page.py::test_a_request_that_is_repeated_gets_the_same_response"
+)
+_ASYNCAPI: Final = By("tests/documents/test_services_page.py::test_the_asyncapi_document_is_the_one_of_the_page")
 _BACKUP: Final = By("tests/documents/test_backup_page.py::test_the_commands_say_what_the_page_says")
 _BACKUP_COPIED: Final = By("tests/documents/test_backup_page.py::test_a_copy_and_a_drill")
 _TIMER: Final = By("tests/documents/test_deployment.py::test_the_timer_and_the_line_of_cron_run_a_backup")
@@ -295,12 +299,20 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("broker 127.0.0.1:10911: consumer group", Not("a line of a log; tests/unit/broker/remoting/test_members.py has its text from a broker")),
         ("halfmq send orders", _SERVICES),
         ("halfmq dead list", _SERVICES),
+        ("halfmq asyncapi", _ASYNCAPI),
+        ('asyncapi: "3.0.0"', _ASYNCAPI),
+        ("# billing.py", _ASYNCAPI),
         ("# api.py", _SERVICES),
         ("# pages.py", _SERVICES),
         ("# web.py", _SERVICES),
         ("gunicorn --preload", _SERVICES),
         ("# wsgi.py", _SERVICES),
         ("gunicorn --preload", _SERVICES),
+    ),
+    "docs/idempotent-requests.md": (
+        ("# orders.py", _IDEMPOTENT),
+        ("uvicorn orders:api", _IDEMPOTENT),
+        ("curl", _IDEMPOTENT),
     ),
     "docs/operations.md": ((f"{EACH}sh", _OPERATIONS),),
     "docs/users.md": (

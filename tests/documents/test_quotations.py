@@ -26,6 +26,7 @@ _OTHERS: Final = {
     "HalfmqResponse(body, tag=..., key=...)": "Python",
     "tx = await markers.join_async(mq, session)": "Python",
     "INSERT OR ROLLBACK": "SQL",
+    "Placed | Cancelled": "Python",
     "UPDATE ... WHERE": "SQL",
     "CREATE OR REPLACE": "SQL",
     "CREATE OR REPLACE TEMPORARY VIEW": "SQL",

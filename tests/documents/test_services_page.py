@@ -6,7 +6,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,9 @@ import pytest
 
 from halfmq.cli.exit_status import ExitStatus
 from tests.documents.blocks import blocks_of
+from tests.documents.pages import Block
 from tests.documents.shell import shell
+from tests.support.asyncapi_schema import mistakes
 from tests.support.ports import free_port
 from tests.support.served import Served
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -26,6 +28,7 @@ pytest.importorskip("flask")
 pytest.importorskip("gunicorn")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+_ASYNCAPI: Final = "tests/documents/test_services_page.py::test_the_asyncapi_document_is_the_one_of_the_page"
 _HERE: Final = "tests/documents/test_services_page.py::test_the_programs_run_as_the_page_shows"
 
 
@@ -67,12 +70,30 @@ def broker(tmp_path: Path) -> Iterator[Served]:
     served.stop()
 
 
+def write_programs(blocks: Iterable[Block], directory: Path) -> None:
+    for block in blocks:
+        if block.language == "python":
+            (directory / block.first.removeprefix("# ")).write_text(block.text)
+
+
+def test_the_asyncapi_document_is_the_one_of_the_page(tmp_path: Path) -> None:
+    command, printed, declares = blocks_of(_ASYNCAPI)
+    write_programs([*blocks_of(_HERE), declares], tmp_path)
+    environment = {"HALFMQ_URL": "rocketmq://mq.example:9876"}
+    assert shell(command.text, tmp_path, environment=environment).stdout == printed.text
+    found = json.loads(shell("halfmq asyncapi billing:app", tmp_path, environment=environment).stdout)
+    assert mistakes(found) == []
+    assert found["operations"]["send-bills"] == {
+        "action": "send",
+        "channel": {"$ref": "#/channels/bills"},
+        "description": "Sent when the card was charged.",
+        "messages": [{"$ref": "#/channels/bills/messages/Bill"}],
+    }
+
+
 def test_the_programs_run_as_the_page_shows(broker: Served, tmp_path: Path) -> None:
     shown = blocks_of(_HERE)
-    for block in shown:
-        if block.language == "python":
-            name = block.text.partition("\n")[0].removeprefix("# ")
-            (tmp_path / name).write_text(block.text)
+    write_programs(shown, tmp_path)
     work, orders, list_dead, *serving = [block.text.strip() for block in shown if block.language == "sh"]
     environment = {"HALFMQ_URL": broker.url}
 

@@ -40,6 +40,8 @@ EXTRA_OF: Final = {
 #: (file, package) -> why it is imported without being required there.
 OPTIONAL: Final = {
     ("halfmq/broker/services/payload_arrays.py", "numpy"): "faster where it is installed",
+    ("halfmq/client/asyncapi.py", "pydantic"): "only for types of pydantic's, which the application has imported",
+    ("halfmq/client/bodies.py", "pydantic"): "only for types of pydantic's, which the application has imported",
     ("halfmq/store/batch_entries.py", "numpy"): "faster where it is installed",
     ("halfmq/store/raw_messages.py", "numpy"): "faster where it is installed",
     ("halfmq/testing/pytest_plugin.py", "pytest"): "loaded by pytest alone",

@@ -501,6 +501,20 @@ def worker(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_harmless(invoke("worker", "breaks:app")[1])
 
 
+def asyncapi(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docstrings and titles."""
+    monkeypatch.chdir(home)
+    (home / "described.py").write_text(
+        "from halfmq import App\napp = App('127.0.0.1:1', group='g')\n"
+        f"def handle(message): pass\nhandle.__doc__ = {HOSTILE!r}\napp.consumer('orders', group='g')(handle)\n"
+    )
+    for more in ((), ("--yaml",), ("--title", HOSTILE.replace("\x00", ""))):
+        status, text = invoke("asyncapi", "described:app", *more)
+        assert status == 0, text
+        assert_harmless(text)
+    assert_harmless(invoke("asyncapi", f"{HOSTILE}:app")[1])
+
+
 def db_command(*arguments: str) -> Callable[[Invoke, Path, pytest.MonkeyPatch], None]:
     def run(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shop_module(monkeypatch, home, tables=False)
@@ -526,6 +540,7 @@ OF_APPLICATIONS: dict[str, Callable[[Invoke, Path, pytest.MonkeyPatch], None]] =
     "outbox skip": outbox_skip,
     "relay": relay,
     "worker": worker,
+    "asyncapi": asyncapi,
     "db sql": db_command("sql", "odd:metadata", "--dialect", "sqlite"),
     "db init": db_command("init", *ODD),
 }

@@ -65,6 +65,11 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.FAILED: "it could not start, with `--no-wait` also since no broker answers; or a second signal ended it",
         ExitStatus.USAGE: "usage error: no such module or application",
     },
+    "halfmq asyncapi": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "importing the application failed",
+        ExitStatus.USAGE: "usage error: not an App, or a type without a JSON Schema",
+    },
     "halfmq outbox": {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "any other failure",

@@ -40,6 +40,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "relay": Entry("halfmq.cli.relay", "Publish the outboxes of an application: run the relays that it registered."),
     "worker": Entry("halfmq.cli.worker", "Run the consumers of an application, and answer its checks."),
+    "asyncapi": Entry("halfmq.cli.asyncapi", "Print the AsyncAPI document of an application."),
     "outbox": Entry("halfmq.cli.outbox", "State of an outbox; retry or skip messages that were set aside."),
     "db": Entry("halfmq.cli.db", "Create, upgrade and prune the tables of halfmq in a database; print their DDL."),
     "query": Entry("halfmq.cli.query", "List the queries whose batches the broker remembers; let it forget one."),

@@ -45,6 +45,7 @@ from halfmq.client.arguments import (
     check_outbox,
     checked_count,
     checked_seconds,
+    checked_text,
     note_pairs,
     refuse_unknown,
 )
@@ -55,6 +56,7 @@ from halfmq.client.listener import TransactionListener
 from halfmq.client.log import log
 from halfmq.client.marker_table import AsyncMarkerTable, BoundRelay, CheckFunction, MarkerTable, OutboxTable
 from halfmq.client.message import Message
+from halfmq.client.outgoing import checked_topic
 from halfmq.client.participant import BarrierPort
 from halfmq.client.retry_policy import Retry, checked_retry
 from halfmq.client.shapes import TRANSACTION, check_handler, check_shape
@@ -175,6 +177,15 @@ class RelaySpec(NamedTuple):
     options: RelayOptions
 
 
+class Published(NamedTuple):
+    """Messages that the application sends, as ``App.publishes`` declares them."""
+
+    topic: str
+    #: The type of the body.
+    kind: Any
+    description: str
+
+
 class App:
     """Collects decorated functions; ``async with app.run()`` starts the client, the checks and the consumers.
 
@@ -215,6 +226,7 @@ class App:
         self._listeners: dict[str, TransactionListener] = {}
         self._markers: list[MarkerTable] = []
         self._relays: list[RelaySpec] = []
+        self._published: list[Published] = []
         #: While a block of ``run`` is open.
         self._run_now: AppRun | None = None
         self._threads = Threads(CONCURRENCY, "halfmq-app")
@@ -494,6 +506,42 @@ class App:
             spec.outbox.bind_relay(self._client, spec.sessions, to=spec.to, **{**spec.options, **options})
             for spec in self._relays
         ]
+
+    # --- what others may know of it ---------------------------------------------------------------------------------
+
+    def publishes(self, topic: str, kind: Any, *, description: str = "") -> None:
+        """Declare that the application sends messages to ``topic`` whose bodies are of type ``kind``, for its AsyncAPI document (``halfmq
+        asyncapi``). Sends do not compare with it.
+
+        Raises:
+            InvalidName: no topic has such a name. UsageError: the description is no text.
+        """
+        described = checked_text(description, "description", "a sentence for people")
+        self._published.append(Published(checked_topic(topic), kind, described))
+
+    def asyncapi(self, *, title: str, version: str) -> dict[str, Any]:
+        """The AsyncAPI 3.0 document of the app, of dictionaries and lists, as ``halfmq asyncapi`` prints it. Asks no broker.
+
+        ``title`` and ``version``: of the application's interface.
+
+        Raises:
+            UsageError: an argument is no text, or a body has no JSON Schema.
+        """
+        from halfmq.client.asyncapi import document
+
+        return document(self, title=title, version=version)
+
+    def published(self) -> list[Published]:
+        """What ``publishes`` has declared."""
+        return list(self._published)
+
+    def consumers(self) -> list[RegisteredConsumer]:
+        """What ``consumer`` has registered."""
+        return list(self._consumers)
+
+    def transactions(self) -> list[TransactionFunction[..., Any]]:
+        """The functions decorated with ``transaction``."""
+        return list(self._transactions.values())
 
     # --- what it has in databases -----------------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ import msgspec
 
 from halfmq import limits
 from halfmq.client.arguments import checked_seconds
+from halfmq.client.bodies import from_json
 from halfmq.client.log import log
 from halfmq.client.outgoing import OutgoingMessage, compose, with_own
-from halfmq.client.retry_policy import DELAY_MAX_S, NotDecoded, Retry
+from halfmq.client.retry_policy import DELAY_MAX_S, UNDECODABLE, NotDecoded, Retry
 from halfmq.client.user_code import Done, is_our_cancellation
 from halfmq.errors import UsageError
 from halfmq.model import properties as names
@@ -21,8 +22,6 @@ from halfmq.model.stored_message import StoredMessage
 from halfmq.printable import printable
 
 _T = TypeVar("_T")
-
-_from_json: Final = msgspec.json.decode
 
 
 class Delivery(Protocol):
@@ -141,22 +140,28 @@ class Message:
 
     def json(self) -> Any:
         """The body parsed as JSON. Raises ``msgspec.DecodeError``."""
-        return _from_json(self.body)
+        return msgspec.json.decode(self.body)
 
     def decode(self, into: type[_T]) -> _T:
-        """The body decoded into type ``into``: bytes, str, a dataclass, a msgspec Struct, a typed dict, a pydantic model.
+        """The body decoded into type ``into``: bytes, str, a dataclass, a msgspec Struct, a typed dict, a pydantic model, or a type with
+        these in it, such as ``list[Order]``.
 
         Raises:
-            msgspec.ValidationError: JSON, but not of this type. ``msgspec.DecodeError``: not JSON.
+            msgspec.ValidationError: JSON, but not of this type. ``msgspec.DecodeError``: not JSON. ``pydantic.ValidationError``: one of
+                both, of a type that is pydantic's. UnicodeDecodeError: no text. Each names the field; a note says which message it was.
         """
+        try:
+            return self._decoded(into)
+        except UNDECODABLE as error:
+            error.add_note(f"the body of {self!r}")
+            raise
+
+    def _decoded(self, into: type[_T]) -> _T:
         if into is bytes:
             return self.body  # type: ignore[return-value]
         if into is str:
             return self.body.decode()  # type: ignore[return-value]
-        validate = getattr(into, "model_validate_json", None)
-        if validate is not None:
-            return validate(self.body)  # type: ignore[no-any-return]
-        return _from_json(self.body, type=into)
+        return from_json(self.body, into)  # type: ignore[no-any-return]
 
     @property
     def message_id(self) -> str:

@@ -3,19 +3,15 @@
 A caller's mistake raises here rather than as a broker error later.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from halfmq import limits
+from halfmq.client.bodies import to_json
 from halfmq.errors import MessageTooLarge, UsageError
 from halfmq.model import properties as names
 from halfmq.model.ids import checked_name
-
-_to_json: Final = msgspec.json.Encoder().encode
 
 
 class OutgoingMessage(NamedTuple):
@@ -31,11 +27,13 @@ class OutgoingMessage(NamedTuple):
     message_id: str = ""
 
 
-def encode_body(body: object) -> bytes:
+def encode_body(body: object, topic: str = "") -> bytes:
     """Encode a body: bytes as they are, str as UTF-8, anything else as JSON (dict, list, dataclass, msgspec Struct, pydantic model).
 
+    ``topic``: for errors.
+
     Raises:
-        UsageError: not encodable, or empty (RocketMQ rejects empty bodies).
+        UsageError: not encodable, or empty (RocketMQ rejects empty bodies). It names the topic and the field.
         MessageTooLarge: more than ``limits.BODY_BYTES_MAX``.
     """
     if isinstance(body, bytes):
@@ -44,58 +42,22 @@ def encode_body(body: object) -> bytes:
         encoded = body.encode()
     elif isinstance(body, bytearray | memoryview):
         encoded = bytes(body)
+    elif isinstance(body, OutgoingMessage):
+        raise UsageError(f"{_body_for(topic)} is a composed message", hint="its body here, or mq.send(topic, message)")
     else:
-        encoded = _json_of(body)
+        encoded = to_json(body, _body_for(topic))
     if not encoded:
-        raise UsageError("the body is empty", hint="brokers reject an empty body")
+        raise UsageError(f"{_body_for(topic)} is empty", hint="brokers reject an empty body")
     if len(encoded) > limits.BODY_BYTES_MAX:
         raise MessageTooLarge(
-            f"the body has {len(encoded)} bytes, {limits.BODY_BYTES_MAX} are allowed",
+            f"{_body_for(topic)} has {len(encoded)} bytes, {limits.BODY_BYTES_MAX} are allowed",
             hint="store the data elsewhere and send a reference",
         )
     return encoded
 
 
-def _json_of(body: object) -> bytes:
-    dump = getattr(body, "model_dump_json", None)
-    if dump is not None and not isinstance(body, type):
-        encoded = str(dump()).encode()
-        if b"null" in encoded:
-            _refuse_non_finite(body.model_dump())  # type: ignore[attr-defined]
-        return encoded
-    if body is None:
-        raise UsageError("the body is None", hint="send bytes, text, or something that has a JSON form")
-    if isinstance(body, OutgoingMessage):
-        raise UsageError("the body is a composed message", hint="its body here, or mq.send(topic, message)")
-    try:
-        encoded = _to_json(body)
-        if b"null" in encoded:
-            _refuse_non_finite(msgspec.to_builtins(body))
-        return encoded
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"a body of type {type(body).__name__} has no JSON form: {error}",
-            hint="send bytes, str, dict, list, a dataclass or a msgspec Struct",
-        ) from error
-
-
-def _refuse_non_finite(value: Any) -> None:
-    """Reject NaN and infinities, which JSON encoders would silently write as null.
-
-    Raises:
-        UsageError: ``value`` contains one.
-    """
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise UsageError(
-                f"the body holds {value}, which JSON cannot represent", hint="send None or text in its place"
-            )
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            _refuse_non_finite(one)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for one in value:
-            _refuse_non_finite(one)
+def _body_for(topic: str) -> str:
+    return f"the body for topic {topic}" if topic else "the body"
 
 
 def checked_bodies(bodies: Any) -> Iterable[object]:
@@ -139,7 +101,7 @@ def compose(
     Raises:
         UsageError, InvalidName, MessageTooLarge: an argument is wrong.
     """
-    encoded = encode_body(body)
+    encoded = encode_body(body, topic)
     delay_ms = 0 if delay is None else _delay_ms(delay)
     if tag is None and key is None and not keys and sharding_key is None and properties is None:
         return OutgoingMessage(checked_topic(topic), encoded, b"", "", delay_ms)

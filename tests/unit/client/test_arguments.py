@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from sqlalchemy import MetaData, create_engine
 from sqlalchemy.orm import Session, sessionmaker
 from tests.support.scripted_broker import URL, ScriptedBroker, client_of
@@ -124,17 +125,8 @@ class Reading:
     note: str | None = None
 
 
-class Model:
-    """As pydantic's."""
-
-    def __init__(self, **fields: Any) -> None:
-        self.fields = fields
-
-    def model_dump(self) -> dict[str, Any]:
-        return self.fields
-
-    def model_dump_json(self) -> str:
-        return '{"a":null}'
+class Model(BaseModel):
+    a: float | None = None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,169 @@
+"""Bodies in both directions: what a dataclass, a Struct and a pydantic model are on the wire, and what is said of one that is wrong."""
+
+import math
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+import pydantic
+import pytest
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+from tests.unit.client.test_message import message
+
+from halfmq.client.outgoing import compose, encode_body
+from halfmq.errors import UsageError
+
+AT = datetime(2026, 11, 29, 4, tzinfo=UTC)
+
+
+@dataclass
+class Line:
+    sku: str
+    pieces: int = 1
+
+
+@dataclass
+class Order:
+    id: int
+    lines: list[Line] = field(default_factory=list)
+    at: datetime | None = None
+
+
+class Placed(msgspec.Struct, rename="camel", tag_field="kind", tag="placed"):
+    order_id: Annotated[int, msgspec.Meta(gt=0)]
+
+
+class Cancelled(msgspec.Struct, rename="camel", tag_field="kind", tag="cancelled"):
+    order_id: int
+
+
+class Customer(pydantic.BaseModel):
+    customer_id: int = pydantic.Field(alias="customerId", gt=0)
+    since: datetime | None = None
+
+
+class Strict(pydantic.BaseModel, strict=True):
+    at: datetime
+
+
+class Spot(pydantic.BaseModel):
+    x: float
+
+
+class Left(pydantic.BaseModel):
+    kind: Literal["left"] = "left"
+
+
+class Right(pydantic.BaseModel):
+    kind: Literal["right"] = "right"
+
+
+@pydantic_dataclass
+class Price:
+    cents: int = pydantic.Field(ge=0)
+
+
+class Row(TypedDict):
+    id: int
+
+
+@dataclass
+class Visit:
+    """A dataclass with a model of pydantic in it."""
+
+    customer: Customer
+    others: list[Customer] = field(default_factory=list)
+    strict: Strict | None = None
+
+
+@pytest.mark.parametrize(
+    ("body", "into", "wire"),
+    [
+        (Order(7, [Line("tea")], AT), Order, b'{"id":7,"lines":[{"sku":"tea","pieces":1}],"at":"2026-11-29T04:00:00Z"}'),
+        (Placed(7), Placed, b'{"kind":"placed","orderId":7}'),
+        (Cancelled(7), Placed | Cancelled, b'{"kind":"cancelled","orderId":7}'),
+        (Customer(customerId=7, since=AT), Customer, b'{"customerId":7,"since":"2026-11-29T04:00:00Z"}'),
+        ([Customer(customerId=7)], list[Customer], b'[{"customerId":7,"since":null}]'),
+        (Right(), Left | Right, b'{"kind":"right"}'),
+        (Strict(at=AT), Strict, b'{"at":"2026-11-29T04:00:00Z"}'),
+        (Price(700), Price, b'{"cents":700}'),
+        (
+            Visit(Customer(customerId=7), [Customer(customerId=8)], Strict(at=AT)),
+            Visit,
+            b'{"customer":{"customerId":7,"since":null},"others":[{"customerId":8,"since":null}],"strict":{"at":"2026-11-29T04:00:00Z"}}',
+        ),
+        ({"id": 7}, Row, b'{"id":7}'),
+        ({"id": 7}, dict, b'{"id":7}'),
+        ([1, 2], list[int], b"[1,2]"),
+        (7, int, b"7"),
+        ("text", str, b"text"),
+        (b"\x00", bytes, b"\x00"),
+    ],
+)  # fmt: skip
+def test_a_body_is_read_as_it_was_sent(body: object, into: Any, wire: bytes) -> None:
+    assert encode_body(body) == wire
+    assert message(wire).decode(into) == body
+
+
+@pytest.mark.parametrize(
+    ("wire", "into", "says"),
+    [
+        (b'{"id":"7"}', Order, "$.id"),
+        (b'{"id":7,"lines":[{"sku":1}]}', Order, "$.lines[0].sku"),
+        (b'{"lines":[]}', Order, "missing required field `id`"),
+        (b'{"kind":"placed","orderId":0}', Placed, "$.orderId"),
+        (b'{"kind":"lost","orderId":1}', Placed | Cancelled, "$.kind"),
+        (b'{"customerId":0}', Customer, "customerId"),
+        (b'[{"customerId":1},{"customerId":0}]', list[Customer], "1.customerId"),
+        (b'{"cents":-1}', Price, "cents"),
+        (b'{"customer":{"customerId":1},"others":[{"customerId":0}]}', Visit, "$.others[0]"),
+        (b'{"kind":"up"}', Left | Right, "Left.kind"),
+        (b"no json", Order, "JSON is malformed"),
+        (b"\xff", str, "utf-8"),
+    ],
+)
+def test_what_cannot_be_decoded_names_the_field_and_the_message(wire: bytes, into: Any, says: str) -> None:
+    with pytest.raises((ValueError, msgspec.MsgspecError)) as caught:
+        message(wire, topic="orders", UNIQ_KEY="U1").decode(into)
+    assert says in str(caught.value)
+    assert caught.value.__notes__ == ["the body of <Message U1 orders[3]@41 attempt 1>"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (object(), "of type object, has no JSON form"),
+        ({"order": {"lines": [1, object()]}}, "at `$.order.lines[1]`, of type object"),
+        (Order(7, [Line(object())]), "at `$.lines[0].sku`, of type object"),  # type: ignore[arg-type]
+        (Placed(object()), "at `$.order_id`, of type object"),  # type: ignore[arg-type]
+        ({"price": math.nan}, "nan at `$.price`"),
+        ({"spots": [Spot(x=1), Spot(x=math.inf)]}, "inf at `$.spots[1].x`"),
+        (None, "is None"),
+        ("", "is empty"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_sent_names_the_topic_and_the_field(body: object, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        compose("orders", body)
+    assert str(caught.value).startswith("the body for topic orders")
+    assert says in str(caught.value)
+
+
+def test_a_body_that_contains_itself_has_no_form() -> None:
+    body: list[Any] = []
+    body.append(body)
+    with pytest.raises(UsageError, match="has no JSON form"):
+        compose("orders", body)
+
+
+def test_bodies_without_pydantic_do_not_need_it() -> None:
+    program = (
+        "import sys; sys.modules['pydantic'] = None\n"
+        "from dataclasses import dataclass; from halfmq.client.bodies import from_json, to_json\n"
+        "@dataclass\nclass Order:\n    id: int\n"
+        "assert from_json(to_json(Order(7), 'it'), list[Order] | Order) == Order(7)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
