@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 
-from halfmq import Client, ConnectError, Outcome, UsageError
+from halfmq import AsyncClient, Client, ConnectError, Outcome, UsageError
 from halfmq.testing import Broker
 
 pytestmark = pytest.mark.slow
@@ -175,3 +175,33 @@ def test_settings_are_taken_as_their_types_say(tmp_path: Path) -> None:
     assert (config.audit_log, config.tls_key, config.hosts) == (file, file, ("::1", "localhost"))
     with pytest.raises(UsageError, match=r"hosts='127.0.0.1' is one text \(hosts=\['127.0.0.1'\]\)"):
         Broker(hosts="127.0.0.1")
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_the_first_block_after_a_restart_succeeds_although_the_client_has_noticed_the_absence(end: str) -> None:
+    with Broker() as broker, Client(broker.url, group="g", attempt_timeout=0.2) as client:
+        for _ in range(3):
+            getattr(broker, end)()
+            wait_until(lambda: not client.is_ready)
+            with pytest.raises(ConnectError, match="has answered for some time"):
+                client.begin()
+            broker.start()
+            with client.begin() as tx:
+                tx.send("t", b"x")
+            assert client.is_ready
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+async def test_the_same_for_a_client_on_an_event_loop(end: str) -> None:
+    with Broker() as broker:
+        async with AsyncClient(broker.url, group="g", attempt_timeout=0.2) as client:
+            for _ in range(3):
+                getattr(broker, end)()
+                await until(lambda: not client.is_ready)
+                with pytest.raises(ConnectError, match="has answered for some time"):
+                    async with client.begin():
+                        pytest.fail("it was entered")
+                broker.start()
+                async with client.begin() as tx:
+                    tx.send("t", b"x")
+                assert client.is_ready
