@@ -9,10 +9,10 @@ from sqlalchemy import Engine, MetaData
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from halfmq import App, AsyncClient, Branch, Client, Message, Outcome, Transaction, TransactionListener
+from halfmq import App, AsyncClient, Branch, Client, Message, Outcome, Retry, Transaction, TransactionListener
 from halfmq.relay.rabbitmq import RabbitMqPublisher
 from halfmq.sql import Barrier, Inbox, MarkerTable, Outbox
-from halfmq.testing import Broker
+from halfmq.testing import Broker, crash
 
 URL = "rocketmq://127.0.0.1:9876"
 app = App(URL, group="orders")
@@ -215,6 +215,17 @@ def start_misspelt(mq: Client) -> None:
     mq.consumer("orders", group="billing", start="oldest")  # wrong
 
 
+def delays_as_text() -> None:
+    Retry(times=3, delays=[1, 2], dead_on=ValueError)
+    Retry(delays=(1, 2.5), dead_on=[ValueError, KeyError])
+    Retry(delays="1")  # wrong
+
+
+def exception_made() -> None:
+    Retry(dead_on=(ValueError, KeyError))
+    Retry(dead_on=ValueError("x"))  # wrong
+
+
 def tags_as_list(mq: Client) -> None:
     mq.consumer("orders", group="billing", tags="web || app")
     mq.consumer("orders", group="billing", tags=["web", "app"])  # wrong
@@ -342,3 +353,14 @@ def setting_of_test_broker() -> None:
 async def option_of_delivery() -> None:
     await app.test.deliver("orders", {"id": 7}, attempt=2)
     await app.test.deliver("orders", {"id": 7}, attempts=2)  # wrong
+
+
+def setting_of_test_broker_misspelt() -> None:
+    Broker(check_immunity_ms=3, hosts=["127.0.0.1"], audit_log="audit.log")
+    Broker(check_imunity_ms=3)  # wrong
+
+
+def point_misspelt() -> None:
+    with crash("after-local-commit"):
+        pass
+    crash("after-comit")  # wrong

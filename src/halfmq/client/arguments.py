@@ -243,11 +243,15 @@ class RelayOptions(OutboxRelayOptions, total=False):
 StartFrom = Literal["earliest", "latest"] | datetime
 
 
+class _UnknownOption(UsageError, TypeError):
+    """Also a TypeError, as Python raises for an argument that a function does not have."""
+
+
 def refuse_unknown(given: Mapping[str, object], known: Collection[str], call: str) -> None:
     """``given``: the options of ``call``; ``known``: the names that it has.
 
     Raises:
-        TypeError: an option that it does not have, with the name that was perhaps meant.
+        UsageError: an option that it does not have, with the name that was perhaps meant. It is a TypeError too.
     """
     for name in given:
         if name not in known:
@@ -255,7 +259,7 @@ def refuse_unknown(given: Mapping[str, object], known: Collection[str], call: st
 
             nearest = get_close_matches(name, known, 1)
             meant = f"; did you mean {nearest[0]!r}?" if nearest else f"; it has {', '.join(sorted(known))}"
-            raise TypeError(f"{call} got an unexpected option {name!r}{meant}")
+            raise _UnknownOption(f"{call} got an unexpected option {name!r}{meant}")
 
 
 def note_pairs(advice: object = None, comment: object = "") -> list[tuple[str, str]]:

@@ -30,7 +30,7 @@ from halfmq.client.arguments import (
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.connection_pool import CONNECT_TIMEOUT_S, PROBE_TIMEOUT_S, ConnectionPool
 from halfmq.client.connector import Connector, TcpConnector
-from halfmq.client.context import ClientContext
+from halfmq.client.context import RECONNECT_MAX_S, ClientContext, OnceAnswered
 from halfmq.client.credentials import credentials_of
 from halfmq.client.listener import TransactionListener, check_methods, listener_name
 from halfmq.client.log import log
@@ -96,7 +96,6 @@ TCC_TIMEOUT_S: Final = 30.0
 _Session = TypeVar("_Session")
 _Sessions = TypeVar("_Sessions")
 _To = TypeVar("_To")
-_RECONNECT_MAX_S: Final = 2.0
 _PROBE_S: Final = 0.2
 
 
@@ -271,7 +270,7 @@ class AsyncClient:
             except HalfmqError as error:
                 log.debug("looking for a broker: %s", error)
                 await asyncio.sleep(pause_s * self._context.rng.uniform(0.5, 1.0))
-                pause_s = min(2 * pause_s, _RECONNECT_MAX_S)
+                pause_s = min(2 * pause_s, RECONNECT_MAX_S)
             else:
                 self._context.is_looking = False
                 return
@@ -645,7 +644,7 @@ class AsyncClient:
         """
         context = self._here()
         checked_timeout(timeout)
-        context.refuse_if_away()
+        await context.answered(timeout)
         whole = context.attempts(f"prepare of {tx_id}", timeout)
         registering = self._start_registration()
         if registering is not None:  # continues even if this call times out
@@ -670,7 +669,7 @@ class AsyncClient:
         checked_transaction_id(tx_id)
         checked_messages([message])
         checked_text(broker, "broker", "the name of the broker")
-        context.refuse_if_away()
+        await context.answered()
         return await self._transactions.settle_earlier(tx_id, message, broker=broker)
 
     def coordinator(self, name: str) -> "Coordinator":
@@ -734,7 +733,8 @@ class AsyncClient:
 
         Raises:
             UsageError: no check is registered under ``name``, or an argument is wrong; nothing was done.
-            ConnectError: no broker answers (see ``is_ready``); nothing was done.
+            ConnectError: no broker answers (see ``is_ready``); nothing was done. Also when the block is entered: it tries to connect first,
+                for at most 0.25 s, so that the first block after the broker's return succeeds.
         """
         self._here()
         from halfmq.client.transaction_block import AsyncTransaction
@@ -743,7 +743,10 @@ class AsyncClient:
             "query_id": query_id, "tx_id": tx_id, "checked_elsewhere": checked_elsewhere, "timeout": timeout, **notes,
         }  # fmt: skip
         self._refuse_begin(name, **named)
-        return AsyncTransaction(self, self.verdicts, name, topic=topic, **named)
+        block = AsyncTransaction(self, self.verdicts, name, topic=topic, **named)
+        if self._context.is_away:
+            block._entering = lambda: self._context.answered(timeout)
+        return block
 
     def _refuse_begin(
         self,
@@ -765,6 +768,10 @@ class AsyncClient:
             self._require_check(name, f"mq.add_check({name!r}, check)")
         checked_timeout(timeout)
         self._context.refuse_if_away()
+
+    def _answered(self, timeout: float | None = None) -> "Coroutine[Any, Any, None] | None":
+        """For a blocking block, before it is entered: what has to be awaited, if no broker has answered for some time."""
+        return self._context.answered(timeout) if self._context.is_away else None
 
     def _require_group(self, what: str = "transactions need a group") -> None:
         if not self.group:
@@ -806,11 +813,13 @@ class AsyncClient:
 
         Raises:
             UsageError: neither, or an argument is wrong; nothing was done.
-            ConnectError: no broker answers (see ``is_ready``), and there is no ``outbox``; the session was not used.
+            ConnectError: no broker answers (see ``is_ready``), and there is no ``outbox``; the session was not used. Also when the block is
+                entered, as for ``begin``.
         """
         self._here()
         bound = self._transaction_options(markers, outbox, checked_elsewhere, timeout, **options)
-        return markers.bind_async(self, session, **bound)
+        block = markers.bind_async(self, session, **bound)
+        return OnceAnswered(self._context, timeout, block) if outbox is None and self._context.is_away else block
 
     def _transaction_options(
         self,
@@ -860,9 +869,12 @@ class AsyncClient:
 
         bound = self._transaction_options(markers, None, checked_elsewhere, **options)
         timeout_s = checked_seconds(timeout, "timeout", at_most=TIMEOUT_MAX_S)
-        return AsyncTcc(
-            self, session, timeout_s, lambda calls: markers.bind_async(calls, session, **bound), self._run_blocking
-        )
+
+        def bind(calls: Any) -> "AbstractAsyncContextManager[TransactionBlock]":
+            block = markers.bind_async(calls, session, **bound)
+            return OnceAnswered(self._context, None, block) if self._context.is_away else block
+
+        return AsyncTcc(self, session, timeout_s, bind, self._run_blocking)
 
     async def fence(self, tx_id: str, *, group: str, broker: str, since: int) -> Verdict:
         """What the global transaction ``tx_id`` of ``group`` is; one that nobody has prepared is rolled back, so that nobody can.
@@ -894,7 +906,7 @@ class AsyncClient:
         from halfmq.client.halfmq_requests import position_at
 
         context = self._here()
-        context.refuse_if_away()
+        await context.answered()
         route = await context.attempts(f"finding a broker for {topic}").find(
             lambda: context.router.publish_route(topic)
         )
@@ -1241,7 +1253,7 @@ class AsyncClient:
                 except ConnectError as error:
                     log.debug("reconnect to %s: %s", address, error)
                     self._context.router.mark_stale_at(address)
-                    pause_s = min(2 * pause_s, _RECONNECT_MAX_S)
+                    pause_s = min(2 * pause_s, RECONNECT_MAX_S)
                     continue
                 log.info("connected to %s again", address)
                 for member in self._members.values():

@@ -17,6 +17,11 @@ Introduce = Callable[[Connection], Awaitable[None]]
 CONNECT_TIMEOUT_S: Final = 5.0
 #: How long a server that has let a request time out may take for one that waits for nothing, seconds.
 PROBE_TIMEOUT_S: Final = 1.0
+#: The shortest time between two attempts to connect to a server that calls ask for, seconds: so many processes that have work while it is
+#: away do not flood it, and a call waits for it rather than fail beside a server that has just come back.
+TRY_AGAIN_S: Final = 0.1
+#: How long such a call waits for an attempt, seconds; one that takes longer, since nothing answers, is not waited for by later calls.
+TRY_S: Final = 0.25
 #: How long a server may take to answer the end of a connection with TLS, seconds.
 CLOSE_S: Final = 1.0
 
@@ -53,6 +58,9 @@ class ConnectionPool:
         self._connect_timeout_s = connect_timeout_s
         self._open: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        #: When the attempt of ``_opening`` began, and when the last one failed; on the loop's clock.
+        self._began_at: dict[Address, float] = {}
+        self._failed_at: dict[Address, float] = {}
         self._closing: list[Connection] = []
         self._patience_s = patience_s
         #: From when on an address without a connection, which had or was to have one, counts as away; on the loop's clock.
@@ -93,7 +101,9 @@ class ConnectionPool:
             raise ConnectError("the client is closed")
         task = self._opening.get(address)
         if task is None:
-            task = self._opening[address] = asyncio.get_running_loop().create_task(self._connect(address))
+            loop = asyncio.get_running_loop()
+            self._began_at[address] = loop.time()
+            task = self._opening[address] = loop.create_task(self._connect(address))
             task.add_done_callback(lambda done: self._opened(address, done))
         # Shielded: other callers may wait for the same attempt.
         try:
@@ -106,8 +116,31 @@ class ConnectionPool:
 
     def _opened(self, address: Address, task: "asyncio.Task[Connection]") -> None:
         self._opening.pop(address, None)
-        if not task.cancelled():
-            task.exception()  # mark it as retrieved: perhaps no caller waits any more
+        # Asking for it marks it as retrieved: perhaps no caller waits any more.
+        if task.cancelled() or task.exception() is not None:
+            self._failed_at[address] = task.get_loop().time()
+        else:
+            self._failed_at.pop(address, None)
+
+    def can_try(self, address: Address, now: float) -> bool:
+        """Whether ``try_again`` would wait for an attempt: there is no connection, and no attempt that takes long. May be called from any
+        thread; ``now``: the loop's time."""
+        if address in self._open:
+            return False
+        return address not in self._opening or now < self._began_at.get(address, now) + TRY_S
+
+    async def try_again(self, address: Address) -> None:
+        """Connect on behalf of a call, while the background pauses between its own attempts: wait for the one that is under way, or begin
+        one, not earlier than ``TRY_AGAIN_S`` after the last has failed. All calls that ask meanwhile share it, and its failure.
+
+        Raises: as ``get``.
+        """
+        asked_at = asyncio.get_running_loop().time()
+        if address not in self._opening:
+            await asyncio.sleep(self._failed_at.get(address, -math.inf) + TRY_AGAIN_S - asked_at)
+            if address not in self._opening and self._failed_at.get(address, -math.inf) > asked_at:
+                raise ConnectError(f"no connection to {address}")
+        await self.get(address)
 
     async def _connect(self, address: Address) -> Connection:
         deadline = asyncio.get_running_loop().time() + self._connect_timeout_s

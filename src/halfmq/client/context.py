@@ -3,20 +3,29 @@
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from halfmq.client.connection import Connection
-from halfmq.client.connection_pool import ConnectionPool
+from halfmq.client.connection_pool import TRY_AGAIN_S, TRY_S, ConnectionPool
 from halfmq.client.membership import Membership
 from halfmq.client.retry import Attempts
 from halfmq.client.routing import Router
 from halfmq.client.unique_ids import UniqueIds
-from halfmq.errors import ConnectError, UsageError
+from halfmq.errors import ConnectError, HalfmqError, UsageError
+from halfmq.model.address import Address
 from halfmq.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from halfmq.client.telemetry import ClientTelemetry
+
+
+_T = TypeVar("_T")
+
+#: The longest pause between attempts to connect that the client makes by itself, seconds.
+RECONNECT_MAX_S: Final = 2.0
 
 
 @dataclass(slots=True)
@@ -57,16 +66,61 @@ class ClientContext:
         return self.is_looking or (len(known) > 0 and all(self.brokers.is_away(address, now) for address in known))
 
     def refuse_if_away(self) -> None:
-        """Raise ConnectError if no broker answers, before anything is begun that would wait for one."""
+        """Raise ConnectError if no broker answers, and ``answered`` would not try one: for what cannot wait. Before anything is begun."""
+        if self.is_away and not self._tries():
+            raise self._away()
+
+    async def answered(self, timeout_s: float | None = None) -> None:
+        """Return if a broker answers, which is at once but after an absence. Then the brokers are tried once, for at most ``TRY_S``
+        seconds (or ``timeout_s``): the background may pause for seconds, and the first call after a broker's return must not fail.
+
+        Raises:
+            ConnectError: no broker answers, so that nothing may be begun that would wait for one.
+        """
+        if not self.is_away:
+            return
+        failure: Exception | None = None
+        tries = [self.loop.create_task(self.brokers.try_again(address)) for address in self._tries()]
+        try:
+            async with asyncio.timeout(TRY_S if timeout_s is None else min(TRY_S, timeout_s)):
+                for one in asyncio.as_completed(tries):
+                    try:
+                        await one
+                    except HalfmqError as error:
+                        failure = error
+                    if not self.is_away:
+                        return
+        except TimeoutError as error:
+            failure = error
+        finally:
+            for task in tries:
+                task.cancel()
+            # The attempts themselves go on: they are the pool's.
+            await asyncio.gather(*tries, return_exceptions=True)
         if self.is_away:
+            raise self._away() from failure
+
+    def _tries(self) -> list[Address]:
+        """The brokers that a call may try to connect to now."""
+        now = self.loop.time()
+        return [one for one in set(self.router.brokers().values()) if self.brokers.can_try(one, now)]
+
+    def _away(self) -> ConnectError:
+        if self.is_looking:
             what = f"no broker of {self.url} was found yet"
-            if not self.is_looking:
-                addresses = ", ".join(sorted({str(address) for address in self.router.brokers().values()}))
-                what = f"no broker of {self.url} has answered for some time ({addresses})"
-            raise ConnectError(
-                f"{what}, so that this fails at once",
-                hint="nothing was done; try again later: it succeeds as soon as a broker answers",
+            then = f"the client looks for one by itself, at least every {RECONNECT_MAX_S:g} s"
+        else:
+            addresses = ", ".join(sorted({str(address) for address in self.router.brokers().values()}))
+            what = f"no broker of {self.url} has answered for some time ({addresses})"
+            then = (
+                f"a call {TRY_AGAIN_S:g} s later tries again, and the client does so by itself, at least every {RECONNECT_MAX_S:g} s"
+                if self._tries()
+                else "the client asks by itself about every second"
             )
+        return ConnectError(
+            f"{what}, so that this fails at once",
+            hint=f"nothing was done; {then}, and calls succeed as soon as a broker answers",
+        )
 
     def refuse_other_loop(self, what: str) -> None:
         """Raise UsageError in a coroutine of another event loop than the client's, whose futures and connections it cannot use."""
@@ -101,3 +155,21 @@ class ClientContext:
         """The open connection to the broker ``name``, or None. Never opens one."""
         address = self.router.address_of(name)
         return None if address is None else self.brokers.existing(address)
+
+
+class OnceAnswered(AbstractAsyncContextManager[_T], Generic[_T]):
+    """``block``, which is entered once a broker answers: see ``ClientContext.answered``."""
+
+    def __init__(self, context: ClientContext, timeout_s: float | None, block: AbstractAsyncContextManager[_T]) -> None:
+        self._context = context
+        self._timeout_s = timeout_s
+        self._block = block
+
+    async def __aenter__(self) -> _T:
+        await self._context.answered(self._timeout_s)
+        return await self._block.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._block.__aexit__(kind, error, traceback)

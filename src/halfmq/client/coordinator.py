@@ -205,7 +205,7 @@ class Coordinator:
         checked_transaction_id(tx_id)
         seconds = math.ceil(checked_seconds(grace, "grace", zero=True, at_most=GRACE_MAX_MS // 1_000))
         checked_timeout(timeout)
-        self._context.refuse_if_away()
+        await self._context.answered(timeout)
         self._register()
         whole = self._context.attempts(f"prepare of {tx_id}", timeout)
         broker = await whole.within(self._broker_for(messages))

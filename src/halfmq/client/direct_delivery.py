@@ -90,7 +90,12 @@ class _Delivery:
             self.outcome = Handling.HANDLED if self.was_called else Handling.DUPLICATE
 
     async def retry(self, message: Message, delay: float | None) -> None:
-        self.outcome, self.delay_s = Handling.RETRIED, delay
+        # The broker's rule, not ``is_last_attempt``: it counts deliveries, and what is handed back after the last one is a dead letter.
+        retry = message._retry
+        if retry is not None and message.attempt > retry.times:
+            self.outcome = Handling.DEAD
+        else:
+            self.outcome, self.delay_s = Handling.RETRIED, delay
 
     def after_failure(self, message: Message) -> str:
         return "in a test"
@@ -183,6 +188,10 @@ class DirectDeliveries:
         delivery = _Delivery(client._context if client.is_open else None)
         offset = next(_offsets)
         message = Message(stored._replace(queue_offset=offset), offset, stored.body, delivery)
+        if (
+            message.sharding_key is not None
+        ):  # its failures are counted in the process, and a test says how many there were
+            message._failures = message.attempt - 1
         spec = self._spec(message, group)
         handlers = spec.handlers(client, self._app.run_blocking)
         noted = delivery_module.Handlers(

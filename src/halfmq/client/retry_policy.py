@@ -4,7 +4,7 @@ The policy says nothing about what a failure is: an exception of the handler, or
 a client sends is ``retry``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ class NotDecoded(Exception):
     """The body cannot become the type of the handler's parameter, and no attempt will change that."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Retry:
     """When a message is handled again whose handler has raised, and when it is given up.
 
@@ -37,21 +37,28 @@ class Retry:
     in the process, which is exact everywhere. Without ``delays``: 10 s, 30 s, 1 min and so on up to 2 h by the broker; 1 s, 2 s, 4 s and
     so on up to 10 min with a sharding key.
 
-    ``dead_on``: exceptions that another attempt cannot change, such as ``(ValidationError,)``: given up at once, with the exception as the
-    reason (``halfmq dead show``). A body that cannot be decoded into the handler's parameter always is.
+    ``dead_on``: an exception that another attempt cannot change, or several, such as ``(CardExpired, Closed)``: given up at once, with the
+    exception as the reason (``halfmq dead show``). A body that cannot be decoded into the handler's parameter always is.
 
     Raises:
         UsageError: an argument is wrong.
     """
 
-    times: int = limits.RETRY_TIMES_MAX
-    delays: tuple[float, ...] = ()
-    dead_on: tuple[type[BaseException], ...] = ()
+    times: int
+    delays: tuple[float, ...]
+    dead_on: tuple[type[Exception], ...]
 
-    def __post_init__(self) -> None:
-        checked_count(self.times, "times", 0)
-        object.__setattr__(self, "delays", _delays(self.delays))
-        object.__setattr__(self, "dead_on", _exceptions(self.dead_on))
+    def __init__(
+        self,
+        *,
+        times: int = limits.RETRY_TIMES_MAX,
+        delays: Sequence[float] = (),
+        dead_on: type[Exception] | Collection[type[Exception]] = (),
+    ) -> None:
+        # By hand, since it takes more types than it keeps.
+        object.__setattr__(self, "times", checked_count(times, "times", 0))
+        object.__setattr__(self, "delays", _delays(delays))
+        object.__setattr__(self, "dead_on", _exceptions(dead_on))
 
     def delay_s(self, failures: int) -> float | None:
         """Seconds before the next attempt, after ``failures`` of them; None: no delays were given."""
@@ -70,7 +77,7 @@ def _delays(given: Any) -> tuple[float, ...]:
     return tuple([checked_seconds(one, "a delay", zero=True, at_most=DELAY_MAX_S) for one in given])
 
 
-def _exceptions(given: Any) -> tuple[type[BaseException], ...]:
+def _exceptions(given: Any) -> tuple[type[Exception], ...]:
     kinds = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (given,)
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):

@@ -218,14 +218,25 @@ class Client:
         from halfmq.client.transaction_block import BlockingTransaction
 
         client._refuse_begin(name, **named)
+        self._answered(client, named.get("timeout"))
         return BlockingTransaction(WithoutWaiting(self), client.verdicts, name, **named)
 
     @described_by(AsyncClient.transaction)
     def transaction(
         self, session: _Session, *, markers: "BlockingMarkerTable[_Session]", **named: "Unpack[TransactionOptions]"
     ) -> "AbstractContextManager[TransactionBlock]":
-        options = self._live()._transaction_options(markers, **named)
+        client = self._live()
+        options = client._transaction_options(markers, **named)
+        if named.get("outbox") is None:
+            self._answered(client, named.get("timeout"))
         return markers.bind(self, session, **options)
+
+    @staticmethod
+    def _answered(client: AsyncClient, timeout: float | None) -> None:
+        """Raises ConnectError: no broker answers; see ``ClientContext.answered``."""
+        trying = client._answered(timeout)
+        if trying is not None:
+            loop_thread().run(trying)
 
     @described_by(AsyncClient.tcc)
     def tcc(
@@ -240,6 +251,7 @@ class Client:
         from halfmq.client.tcc import TIMEOUT_MAX_S, BlockingTcc
 
         options = client._transaction_options(markers, **named)
+        self._answered(client, None)
         timeout_s = checked_seconds(timeout, "timeout", at_most=TIMEOUT_MAX_S)
         return BlockingTcc(
             self, client, session, timeout_s, lambda calls: markers.bind(calls, session, **options), loop_thread().run

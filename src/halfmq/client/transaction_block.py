@@ -16,7 +16,7 @@ After ``prepare`` an exception does not prove that the local commit failed: only
 ``tx.rollback()`` always rolls back.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack, overload
@@ -221,6 +221,9 @@ class _Block(Transaction):
 class AsyncTransaction(_Block):
     """The block of ``AsyncClient.begin``."""
 
+    #: Awaited before the block is entered, if no broker has answered for some time; raises ConnectError.
+    _entering: Callable[[], Coroutine[Any, Any, None]] | None = None
+
     async def prepare(self) -> None:
         """Send the half messages now, before the local commit. After a crash from here on the check decides.
 
@@ -229,6 +232,8 @@ class AsyncTransaction(_Block):
         await self._prepare()
 
     async def __aenter__(self) -> Self:
+        if self._entering is not None:
+            await self._entering()
         return self
 
     async def __aexit__(

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from halfmq.testing.crashes import CRASH_POINTS as CRASH_POINTS
     from halfmq.testing.crashes import HANDLER_POINTS as HANDLER_POINTS
     from halfmq.testing.crashes import TRANSACTION_POINTS as TRANSACTION_POINTS
+    from halfmq.testing.crashes import CrashPoint as CrashPoint
+    from halfmq.testing.crashes import HandlerPoint as HandlerPoint
     from halfmq.testing.crashes import SimulatedCrash as SimulatedCrash
+    from halfmq.testing.crashes import TransactionPoint as TransactionPoint
     from halfmq.testing.crashes import crash as crash
     from halfmq.testing.sent import Sent as Sent
 
@@ -23,10 +26,13 @@ MODULES: Final = {
     "HANDLER_POINTS": "testing.crashes",
     "TRANSACTION_POINTS": "testing.crashes",
     "Broker": "testing.broker",
+    "CrashPoint": "testing.crashes",
     "Delivered": "client.direct_delivery",
+    "HandlerPoint": "testing.crashes",
     "Handling": "client.direct_delivery",
     "Sent": "testing.sent",
     "SimulatedCrash": "testing.crashes",
+    "TransactionPoint": "testing.crashes",
     "Undecided": "testing.broker",
     "crash": "testing.crashes",
 }

@@ -12,11 +12,12 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, Unpack, get_origin, get_type_hints
 
 from halfmq.broker.broker import Broker as RealBroker
 from halfmq.broker.broker import Ports
 from halfmq.broker.config import BrokerConfig
+from halfmq.client.arguments import refuse_unknown
 from halfmq.core.commands import Command, DeleteGroup, DeleteTopic, EndTransaction, RequestedVerdict, ResolveTransaction
 from halfmq.core.decision import Failed, Reply
 from halfmq.core.engine import next_deadline_ms
@@ -29,10 +30,10 @@ from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
 from halfmq.store.store import Durability
+from halfmq.testing.broker_options import BrokerOptions
 from halfmq.testing.clock import CLOCK
 
 if TYPE_CHECKING:
-    from halfmq.testing.broker_options import BrokerOptions
     from halfmq.testing.sent import Sent
 
 _T = TypeVar("_T")
@@ -54,6 +55,18 @@ _ADVANCE_MAX_S: Final = 315_576_000.0
 #: Due times of checks are rounded up to buckets of 64 ms.
 _BUCKET_MS: Final = 64
 _SETTINGS: Final = frozenset(one.name for one in fields(BrokerSettings))
+_HINTS: Final = get_type_hints(BrokerConfig)
+
+
+def _kept(name: str, given: Any) -> Any:
+    """A setting as the broker keeps it: the name of a file as a path, and several texts as a tuple."""
+    if _HINTS.get(name) == Path | None and isinstance(given, str):
+        return Path(given)
+    if get_origin(_HINTS.get(name)) is tuple:
+        if isinstance(given, str):
+            raise UsageError(f"{name}={given!r} is one text", hint=f"{name}=[{given!r}]")
+        return tuple(given)
+    return given
 
 
 class Undecided(NamedTuple):
@@ -71,20 +84,21 @@ class Broker:
     same address. Errors of its thread are raised by the next call, and at the end of the block.
     """
 
-    def __init__(self, data: str | Path | None = None, **settings: "Unpack[BrokerOptions]") -> None:
+    def __init__(self, data: str | Path | None = None, **settings: Unpack[BrokerOptions]) -> None:
         """``data``: the directory of the store; None: a temporary one, which is removed at the end of the block, or by ``close``.
         ``settings``: fields of ``BrokerConfig`` and ``BrokerSettings``, such as ``check_interval_ms``.
 
         Raises:
-            TypeError: no such setting.
+            UsageError: no such setting; it names the one that was perhaps meant.
         """
+        refuse_unknown(settings, BrokerOptions.__annotations__, "Broker")
         self._is_temporary = data is None
         self._data = None if data is None else Path(data)
         self._settings: dict[str, Any] = {
             "segment_bytes": SEGMENT_BYTES,
             "durability": Durability.MEMORY,
             "drain_ms": 0,
-            **settings,
+            **{name: _kept(name, value) for name, value in settings.items()},
         }
         self._config(Path())
         self._ports = Ports(0, 0)

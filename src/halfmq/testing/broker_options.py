@@ -1,5 +1,6 @@
 """The settings of a broker as arguments, for type checkers: ``tests/types`` compares them with ``BrokerConfig`` and ``BrokerSettings``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -11,7 +12,7 @@ class BrokerOptions(TypedDict, total=False):
     """Arguments of ``halfmq.testing.Broker``. docs/configuration.md says what they do."""
 
     advertise_host: str | None
-    audit_log: Path | None
+    audit_log: str | Path | None
     audit_log_bytes: int
     audit_log_files: int
     auto_create_groups: bool
@@ -37,8 +38,8 @@ class BrokerOptions(TypedDict, total=False):
     durability: Durability
     groups_max: int
     hold_bytes: int | None
-    hosts: tuple[str, ...]
-    http_host_names: tuple[str, ...]
+    hosts: Sequence[str]
+    http_host_names: Sequence[str]
     http_port: int | None
     insecure: bool
     metrics_names_max: int
@@ -49,13 +50,13 @@ class BrokerOptions(TypedDict, total=False):
     retention_bytes: int
     retention_check_ms: int
     retention_ms: int
-    secrets_key_file: Path | None
+    secrets_key_file: str | Path | None
     segment_bytes: int
     store_group: str | None
     store_host: bytes
-    tls_cert: Path | None
-    tls_client_ca: Path | None
-    tls_key: Path | None
+    tls_cert: str | Path | None
+    tls_client_ca: str | Path | None
+    tls_key: str | Path | None
     tls_mode: TlsMode
     topics_max: int
     trust_clock: bool

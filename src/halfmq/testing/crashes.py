@@ -26,8 +26,9 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from difflib import get_close_matches
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, cast
 
 import halfmq.client.delivery as delivery_module
 from halfmq.client.async_client import AsyncClient
@@ -66,6 +67,19 @@ _HANDLER: Final = (
 )
 
 
+#: A point in a transaction block, for type checkers; the tables below have the same, and say where each is.
+TransactionPoint = Literal[
+    "before-marker", "after-marker", "before-prepare", "after-prepare",
+    "before-local-commit", "after-local-commit", "before-verdict", "after-verdict",
+]  # fmt: skip
+#: A point in a consumer's handler.
+HandlerPoint = Literal[
+    "before-inbox-row", "after-inbox-row", "before-handler", "after-handler",
+    "before-inbox-commit", "after-inbox-commit", "before-ack", "after-ack",
+]  # fmt: skip
+CrashPoint = TransactionPoint | HandlerPoint
+
+
 def _points(steps: tuple[_Step, ...]) -> Mapping[str, str]:
     return MappingProxyType(
         {f"{when}-{step.name}": f"{when}: {step.what}" for step in steps for when in ("before", "after")}
@@ -73,18 +87,18 @@ def _points(steps: tuple[_Step, ...]) -> Mapping[str, str]:
 
 
 #: Crash points of a transaction block -> where that is.
-TRANSACTION_POINTS: Final = _points(_TRANSACTION)
+TRANSACTION_POINTS: Final = cast(Mapping[TransactionPoint, str], _points(_TRANSACTION))
 #: Crash points of a consumer's handler -> where that is.
-HANDLER_POINTS: Final = _points(_HANDLER)
+HANDLER_POINTS: Final = cast(Mapping[HandlerPoint, str], _points(_HANDLER))
 #: All of them, for ``@pytest.mark.parametrize("point", CRASH_POINTS)``.
-CRASH_POINTS: Final = MappingProxyType({**TRANSACTION_POINTS, **HANDLER_POINTS})
+CRASH_POINTS: Final = cast(Mapping[CrashPoint, str], MappingProxyType({**TRANSACTION_POINTS, **HANDLER_POINTS}))
 
 
 class SimulatedCrash(BaseException):
     """The process would have died here. ``point``: of ``CRASH_POINTS``."""
 
     def __init__(self, point: str) -> None:
-        super().__init__(f"crash at {point}: {CRASH_POINTS[point]}")
+        super().__init__(f"crash at {point}: {CRASH_POINTS[cast(CrashPoint, point)]}")
         self.point = point
 
 
@@ -313,10 +327,12 @@ class crash(_Steps):  # noqa: N801 - used as a function
         AssertionError: the point was not reached.
     """
 
-    def __init__(self, point: str, *, times: int = 1, restart: bool = True) -> None:
+    def __init__(self, point: CrashPoint, *, times: int = 1, restart: bool = True) -> None:
         super().__init__()
         if point not in CRASH_POINTS:
-            raise UsageError(f"there is no crash point {point!r}", hint=", ".join(CRASH_POINTS))
+            near = get_close_matches(point, CRASH_POINTS, 1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"there is no crash point {point!r}{meant}", hint=", ".join(CRASH_POINTS))
         if times < 1:
             raise UsageError(f"times={times}", hint="1: the first time")
         self.point = point

@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from tests.support.scripted_broker import BROKER, URL, ScriptedBroker, client_of
 from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting import until
 
 from halfmq.client.async_client import ATTEMPT_TIMEOUT_S, AsyncClient
-from halfmq.client.connection_pool import PROBE_TIMEOUT_S
+from halfmq.client.connection_pool import PROBE_TIMEOUT_S, TRY_AGAIN_S, TRY_S
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
 from halfmq.errors import ConnectError, SendTimeout, TransactionUnknown, UsageError
@@ -22,21 +24,27 @@ MESSAGE = [compose("t", b"x")]
 
 
 class Markers:
-    """As ``halfmq.sql.MarkerTable``; nobody enters the block."""
+    """As ``halfmq.sql.MarkerTable``; its block does nothing."""
 
     name = "markers"
 
     def bind(self, client: Any, session: Any, **options: Any) -> Any:
-        return "block"
+        return nullcontext()
 
     bind_async = checker = bind
 
 
-#: Whatever begins a transaction.
+#: Whatever begins a transaction, as a block; and calls that send one.
 BEGINNINGS: list[Callable[[AsyncClient], Any]] = [
     lambda mq: mq.begin(),
     lambda mq: mq.transaction(None, markers=Markers(), checked_elsewhere=True),
 ]
+
+
+async def begun(mq: AsyncClient) -> None:
+    for begin in BEGINNINGS:
+        async with begin(mq):
+            pass
 
 
 def stall(broker: ScriptedBroker) -> None:
@@ -52,13 +60,23 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def refused(mq: AsyncClient, text: str = rf"no broker of {URL} has answered .*\({BROKER.host}:\d+\)") -> None:
-    began = now()
+SILENT = rf"no broker of {URL} has answered .*\({BROKER.host}:\d+\).*the client asks by itself about every second"
+GONE = rf"no broker of {URL} has answered .*\({BROKER.host}:\d+\)"
+
+
+async def refused(
+    mq: AsyncClient,
+    text: str = SILENT,
+    within_s: float = 0,
+) -> None:
+    """The bodies of blocks do not run; and that takes no time, or that of one attempt to connect."""
     for begin in BEGINNINGS:
+        began = now()
         with pytest.raises(ConnectError, match=text) as error:
-            begin(mq)
+            async with begin(mq):
+                pytest.fail("a block was entered while no broker answers")
         assert error.value.retriable
-    assert now() == began
+        assert now() - began <= within_s
 
 
 async def ready_again(mq: AsyncClient, within_s: float) -> None:
@@ -67,8 +85,7 @@ async def ready_again(mq: AsyncClient, within_s: float) -> None:
     while not mq.is_ready:
         await asyncio.sleep(0.05)
         assert now() - began < within_s
-    for begin in BEGINNINGS:
-        begin(mq)
+    await begun(mq)
 
 
 async def known(mq: AsyncClient) -> None:
@@ -92,14 +109,14 @@ async def test_a_stalled_broker_is_noticed_with_the_first_request_that_times_out
         preparing = asyncio.ensure_future(mq.prepare(MESSAGE, tx_id="T-2"))
         await asyncio.sleep(ATTEMPT_TIMEOUT_S + PROBE_TIMEOUT_S + 0.2)
         assert not mq.is_ready
-        refused(mq)
+        await refused(mq, GONE, TRY_S)
         with pytest.raises(ConnectError, match="has answered"):
             await mq.prepare(MESSAGE, tx_id="T-3")
         with pytest.raises(SendTimeout, match=r"may have been executed \(no broker has answered for 3 s"):
             await preparing
         assert now() - began < 2 * ATTEMPT_TIMEOUT_S + 0.5, "what has begun is given up as well"
         await asyncio.sleep(100)
-        refused(mq)
+        await refused(mq, GONE, TRY_S)
         go_on(broker)
         await ready_again(mq, within_s=8)
         assert (await mq.commit(await mq.prepare(MESSAGE, tx_id="T-4"))).acknowledged
@@ -114,7 +131,7 @@ async def test_a_stall_is_noticed_also_by_a_call_that_waits_for_a_route() -> Non
         began = now()
         preparing = asyncio.ensure_future(mq.prepare([compose("another", b"x")], tx_id="T-2"))
         await asyncio.sleep(ATTEMPT_TIMEOUT_S + 2 * PROBE_TIMEOUT_S + 0.5)
-        refused(mq)
+        await refused(mq)
         with pytest.raises(ConnectError):
             await preparing
         assert now() - began < 2 * ATTEMPT_TIMEOUT_S + 0.5
@@ -140,8 +157,7 @@ async def test_a_broker_that_is_slow_and_answers_heartbeats_is_waited_for() -> N
         preparing = asyncio.ensure_future(mq.prepare(MESSAGE, tx_id="T-2"))
         while not preparing.done():
             assert mq.is_ready
-            for begin in BEGINNINGS:
-                begin(mq)
+            await begun(mq)
             await asyncio.sleep(0.1)
         assert (await mq.commit(preparing.result())).acknowledged
 
@@ -156,10 +172,9 @@ async def test_a_callers_short_timeout_starts_the_question_and_the_time_of_an_at
             await mq.prepare(MESSAGE, tx_id="T-2", timeout=0.5)
         await asyncio.sleep(ATTEMPT_TIMEOUT_S - 0.6)
         assert mq.is_ready, "others wait longer than that caller"
-        for begin in BEGINNINGS:
-            begin(mq)
+        await begun(mq)
         await asyncio.sleep(PROBE_TIMEOUT_S + 0.3)
-        refused(mq)
+        await refused(mq)
         go_on(broker)
         await ready_again(mq, within_s=8)
 
@@ -177,15 +192,101 @@ async def test_a_broker_that_is_down_is_away_after_the_time_of_an_attempt_so_tha
         broker.stop()
         preparing = asyncio.ensure_future(mq.prepare(MESSAGE, tx_id="T-2"))
         await asyncio.sleep(ATTEMPT_TIMEOUT_S - 0.5)
-        for begin in BEGINNINGS:
-            begin(mq)
+        await begun(mq)
         broker.start()
         await mq.commit(await preparing)
         broker.stop()
         await asyncio.sleep(ATTEMPT_TIMEOUT_S + 0.5)
-        refused(mq)
+        await refused(mq, GONE, TRY_S)
         broker.start()
         await ready_again(mq, within_s=5)
+
+
+#: Each waits until a broker has answered, or raises.
+FIRST_CALLS: dict[str, Callable[[AsyncClient], Any]] = {
+    "begin": lambda mq: BEGINNINGS[0](mq).__aenter__(),
+    "transaction": lambda mq: BEGINNINGS[1](mq).__aenter__(),
+    "tcc": lambda mq: mq.tcc(None, markers=Markers(), checked_elsewhere=True).__aenter__(),  # type: ignore[arg-type]
+    "prepare": lambda mq: mq.prepare(MESSAGE, tx_id=mq.new_transaction_id()),
+    "send": lambda mq: mq.send("t", b"x"),
+}
+
+
+@pytest.mark.parametrize("absence_s", [ATTEMPT_TIMEOUT_S + 1, 60])
+@pytest.mark.parametrize("call", FIRST_CALLS)
+@in_virtual_time
+async def test_the_first_call_after_a_brokers_return_succeeds(call: str, absence_s: float) -> None:
+    """Whenever that is between two attempts that the client makes by itself, and though another call has just failed."""
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        for number in range(8):
+            await mq.commit(await mq.prepare(MESSAGE, tx_id=f"T-{number}"))
+            broker.stop()
+            await asyncio.sleep(absence_s + 0.31 * number)
+            if number % 2:
+                await refused(mq, GONE, TRY_S)
+            assert not mq.is_ready
+            broker.start()
+            await FIRST_CALLS[call](mq)
+            assert mq.is_ready
+
+
+@pytest.mark.parametrize("unreachable", [False, True])
+@in_virtual_time
+async def test_calls_while_the_broker_is_away_share_one_attempt_to_connect_at_a_time(unreachable: bool) -> None:
+    broker = ScriptedBroker()
+    network = broker.network()
+    async with client_of(network, connect_timeout=5) as mq:
+        await mq.commit(await mq.prepare(MESSAGE, tx_id="T-1"))
+        broker.unreachable = unreachable
+        broker.stop()
+        await asyncio.sleep(20)
+        network.connects.clear()
+        began, failed, longest = now(), 0, 0.0
+
+        async def calls() -> None:
+            nonlocal failed, longest
+            while now() < began + 20:
+                called = now()
+                with pytest.raises(ConnectError):
+                    await FIRST_CALLS["prepare"](mq)
+                failed, longest = failed + 1, max(longest, now() - called)
+                await asyncio.sleep(0.03)
+
+        await asyncio.gather(*(calls() for _ in range(10)))
+        attempts = network.connects.count(BROKER)
+        assert failed > 500
+        assert longest <= TRY_S + 1e-6
+        if unreachable:
+            assert 3 <= attempts <= 5, "each takes the client's connect_timeout, and there is one at a time"
+        else:
+            # Those of calls, and a few of the background.
+            assert 20 / TRY_AGAIN_S * 0.5 <= attempts <= 20 / TRY_AGAIN_S + 20
+
+
+@pytest.mark.parametrize("call", ["begin", "transaction", "prepare"])
+@in_virtual_time
+async def test_a_call_with_less_time_than_an_attempt_waits_no_longer(call: str) -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        await mq.commit(await mq.prepare(MESSAGE, tx_id="T-1"))
+        broker.unreachable = True
+        broker.stop()
+        await asyncio.sleep(20)
+        await until(mq._context._tries)
+        began = now()
+        with pytest.raises(ConnectError, match=GONE):
+            await {
+                "begin": lambda: mq.begin(timeout=0.02).__aenter__(),
+                "transaction": lambda: mq.transaction(
+                    None,
+                    markers=Markers(),
+                    checked_elsewhere=True,
+                    timeout=0.02,  # type: ignore[arg-type]
+                ).__aenter__(),
+                "prepare": lambda: mq.prepare(MESSAGE, tx_id="T-2", timeout=0.02),
+            }[call]()
+        assert now() - began < 0.03
 
 
 @in_virtual_time
@@ -198,7 +299,7 @@ async def test_a_broker_that_comes_back_at_another_address_is_found() -> None:
         for peer in list(broker.peers):
             peer.cut()
         await asyncio.sleep(ATTEMPT_TIMEOUT_S + 1)
-        refused(mq)
+        await refused(mq, GONE, TRY_S)
         moved = Address("127.0.0.1", 20_911)
         network.servers[moved] = broker
         route = Route((BrokerData("C", broker.name, {0: str(moved)}),), (QueueData(broker.name, 2, 2, 6),))
@@ -230,8 +331,7 @@ async def test_one_broker_of_two_that_answers_is_enough_to_begin() -> None:
                 await mq.commit(await mq.prepare(MESSAGE, tx_id=f"T-{number}"))
             except (SendTimeout, ConnectError):
                 assert mq.is_ready
-        for begin in BEGINNINGS:
-            begin(mq)
+        await begun(mq)
 
 
 @pytest.mark.parametrize("what", ["prepare", "commit", "rollback"])
@@ -271,7 +371,7 @@ async def test_client_that_does_not_wait_for_a_broker_is_ready_later() -> None:
     mq = client_of(broker.network())
     await mq.connect(wait=False)
     assert not mq.is_ready
-    refused(mq, f"no broker of {URL} was found yet")
+    await refused(mq, f"no broker of {URL} was found yet")
     await asyncio.sleep(100)
     assert not mq.is_ready
     broker.start()

@@ -41,14 +41,54 @@ async def test_the_body_is_decoded_and_the_message_acknowledged() -> None:
     assert len(done.message.message_id) == 32
 
 
-@pytest.mark.parametrize(("attempt", "outcome"), [(1, Handling.RETRIED), (3, Handling.RETRIED)])
-async def test_a_failure_hands_it_back(attempt: int, outcome: Handling) -> None:
+@pytest.mark.parametrize("attempt", [1, 2])
+async def test_a_failure_hands_it_back(attempt: int) -> None:
     app, seen = an_app()
     done = await app.test.deliver("orders", Order(-1), attempt=attempt)
-    assert (done.outcome, repr(done.error), done.delay_s) == (outcome, "ValueError('no such order')", None)
+    assert (done.outcome, repr(done.error), done.delay_s) == (Handling.RETRIED, "ValueError('no such order')", None)
     assert done.message.attempt == attempt
     assert (await app.test.redeliver(done)).message.attempt == attempt + 1
     assert len(seen) == 2
+
+
+def hands_back(message: Message) -> Any:
+    return message.retry(delay=60)
+
+
+def raises(message: Message) -> Any:
+    raise ValueError
+
+
+@pytest.mark.parametrize("sharding_key", [None, "k"])
+@pytest.mark.parametrize("fails", [raises, hands_back])
+@pytest.mark.parametrize("on_dead", [False, True])
+@pytest.mark.parametrize("times", [0, 2])
+async def test_the_last_attempt_is_the_one_that_the_message_says_is_the_last(
+    sharding_key: str | None, fails: Any, on_dead: bool, times: int
+) -> None:
+    app, last = App(URL, group="g"), []  # type: tuple[App, list[bool]]
+
+    async def handle(message: Message) -> None:
+        last.append(message.is_last_attempt)
+        done = fails(message)
+        if done is not None:
+            await done
+
+    async def compensate(message: Message) -> None: ...
+
+    app.consumer("orders", group="billing", retries=times, on_dead=compensate if on_dead else None)(handle)
+    # What a handler hands back itself, the broker gives up: there is nobody to compensate.
+    end = Handling.COMPENSATED if on_dead and fails is raises else Handling.DEAD
+    done = await app.test.deliver("orders", b"x", sharding_key=sharding_key)
+    outcomes = [done.outcome]
+    while done.outcome is Handling.RETRIED and len(outcomes) <= times:
+        assert done.delay_s is not None or (fails is raises and sharding_key is None)
+        done = await app.test.redeliver(done)
+        outcomes.append(done.outcome)
+    assert outcomes == [Handling.RETRIED] * times + [end]
+    assert last == [False] * times + [True]
+    assert done.delay_s is None
+    assert (await app.test.deliver("orders", b"x", sharding_key=sharding_key, attempt=times + 1)).outcome is end
 
 
 async def test_a_body_that_cannot_be_decoded_is_a_dead_letter_at_once() -> None:

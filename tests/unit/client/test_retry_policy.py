@@ -42,8 +42,8 @@ def test_the_last_delay_repeats_and_without_delays_somebody_else_chooses() -> No
 
 
 def test_a_policy_is_a_value() -> None:
-    assert Retry(times=2, delays=[1, 2], dead_on=[ValueError]) == Retry(times=2, delays=(1, 2), dead_on=(ValueError,))  # type: ignore[arg-type]
-    assert Retry(dead_on=ValueError).dead_on == (ValueError,)  # type: ignore[arg-type]
+    assert Retry(times=2, delays=[1, 2], dead_on=[ValueError]) == Retry(times=2, delays=(1, 2), dead_on=(ValueError,))
+    assert Retry(dead_on=ValueError).dead_on == (ValueError,)
     with pytest.raises(FrozenInstanceError):
         Retry().times = 3  # type: ignore[misc]
 

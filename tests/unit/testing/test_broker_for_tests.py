@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 
-from halfmq import Client, ConnectError, Outcome, UsageError
+from halfmq import AsyncClient, Client, ConnectError, Outcome, UsageError
 from halfmq.testing import Broker
 
 pytestmark = pytest.mark.slow
@@ -123,8 +123,10 @@ def test_settings_are_those_of_the_broker() -> None:
         assert len(broker.undecided()) == 1
         broker.advance(31)
         assert broker.undecided() == []
-    with pytest.raises(TypeError, match="no_such_setting"):
-        Broker(no_such_setting=1)
+    with pytest.raises(
+        UsageError, match=r"Broker got an unexpected option 'check_imunity_ms'; did you mean 'check_immunity_ms'\?"
+    ):
+        Broker(check_imunity_ms=3)
     with pytest.raises(UsageError, match="check immunity -1"):
         Broker(check_immunity_ms=-1).start()
 
@@ -163,3 +165,43 @@ def test_what_earlier_tests_have_left_is_forgotten(broker: Broker, client: Clien
     with client.consumer("t", group="readers", start="earliest") as messages:
         client.send("t", "z")
         assert next(iter(messages)).text() == "z"
+
+
+def test_settings_are_taken_as_their_types_say(tmp_path: Path) -> None:
+    with Broker(hosts=["127.0.0.1"], http_host_names=["localhost"]) as broker, Client(broker.url) as client:
+        client.send("t", b"x")
+    file = tmp_path / "a"
+    config = Broker(audit_log=str(file), tls_key=file, hosts=["::1", "localhost"])._config(tmp_path)
+    assert (config.audit_log, config.tls_key, config.hosts) == (file, file, ("::1", "localhost"))
+    with pytest.raises(UsageError, match=r"hosts='127.0.0.1' is one text \(hosts=\['127.0.0.1'\]\)"):
+        Broker(hosts="127.0.0.1")
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_the_first_block_after_a_restart_succeeds_although_the_client_has_noticed_the_absence(end: str) -> None:
+    with Broker() as broker, Client(broker.url, group="g", attempt_timeout=0.2) as client:
+        for _ in range(3):
+            getattr(broker, end)()
+            wait_until(lambda: not client.is_ready)
+            with pytest.raises(ConnectError, match="has answered for some time"):
+                client.begin()
+            broker.start()
+            with client.begin() as tx:
+                tx.send("t", b"x")
+            assert client.is_ready
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+async def test_the_same_for_a_client_on_an_event_loop(end: str) -> None:
+    with Broker() as broker:
+        async with AsyncClient(broker.url, group="g", attempt_timeout=0.2) as client:
+            for _ in range(3):
+                getattr(broker, end)()
+                await until(lambda: not client.is_ready)
+                with pytest.raises(ConnectError, match="has answered for some time"):
+                    async with client.begin():
+                        pytest.fail("it was entered")
+                broker.start()
+                async with client.begin() as tx:
+                    tx.send("t", b"x")
+                assert client.is_ready
