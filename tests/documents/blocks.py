@@ -39,6 +39,7 @@ _CONFIGURATION: Final = "tests/documents/test_configuration_page.py"
 _TLS: Final = "tests/documents/test_tls_page.py"
 _OPERATIONS: Final = By("tests/documents/test_operations_page.py::test_the_commands_print_what_the_page_shows")
 _DJANGO: Final = By("tests/documents/test_django_page.py::test_a_project_does_what_the_page_says")
+_PYTEST_DJANGO: Final = By("tests/django/test_pytest_django.py::test_the_fixtures_in_a_project")
 _SERVICES: Final = By("tests/documents/test_services_page.py::test_the_programs_run_as_the_page_shows")
 _IDEMPOTENT: Final = By(
     "tests/documents/test_idempotent_requests_page.py::test_a_request_that_is_repeated_gets_the_same_response"
@@ -259,6 +260,8 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("# consumers.py of an application", _DJANGO),
         ("python manage.py halfmq_worker", _DJANGO),
         ("$ python manage.py halfmq_prune", _DJANGO),
+        ("# conftest.py", _PYTEST_DJANGO),
+        ("# test_orders.py", _PYTEST_DJANGO),
     ),
     "docs/tracing.md": (
         ("pip install", Not("as README.md, whose installation is run; the environment of the tests has both")),
