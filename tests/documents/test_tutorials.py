@@ -62,7 +62,7 @@ def test_the_tutorial_of_tcc(checkout: Path) -> None:
     assert walk([die, *shown], checkout, "die.py", "left.py") == 5
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here: apt-get install curl")
 def test_the_reader_kills_a_service(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port = str(free_port())
     monkeypatch.setenv("UVICORN_PORT", port)
