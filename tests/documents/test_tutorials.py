@@ -69,7 +69,6 @@ def test_the_reader_kills_a_service(checkout: Path, monkeypatch: pytest.MonkeyPa
     shown = blocks_of(f"{_HERE}::test_the_reader_kills_a_service")
     try:
         walk([one._replace(text=one.text.replace(":8000", f":{port}")) for one in shown], checkout, "agree.py")
-        assert len((checkout / "placed").read_text().splitlines()) > 1
     finally:
         with contextlib.suppress(OSError):  # it ends by the last command of the page
             os.kill(int((checkout / "service.pid").read_text()), signal.SIGKILL)
