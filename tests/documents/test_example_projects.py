@@ -231,7 +231,7 @@ _TABLES: Final = {"fastapi-service": ("service.db", "orders"), "django-service":
 _NO_ANSWER: Final = (52, 56)
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here: apt-get install curl")
 @pytest.mark.parametrize("project", _TABLES)
 def test_a_web_service_is_killed(project: str, reader: Reader) -> None:
     database, orders = _TABLES[project]
