@@ -39,6 +39,9 @@ _CONFIGURATION: Final = "tests/documents/test_configuration_page.py"
 _TLS: Final = "tests/documents/test_tls_page.py"
 _OPERATIONS: Final = By("tests/documents/test_operations_page.py::test_the_commands_print_what_the_page_shows")
 _SERVICES: Final = By("tests/documents/test_services_page.py::test_the_programs_run_as_the_page_shows")
+_CLOUDEVENTS: Final = By(
+    "tests/documents/test_cloudevents_page.py::test_an_event_that_comes_in_both_modes_is_handled_once"
+)
 _IDEMPOTENT: Final = By(
     "tests/documents/test_idempotent_requests_page.py::test_a_request_that_is_repeated_gets_the_same_response"
 )
@@ -267,6 +270,11 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("# web.py", Not("Flask is not among the packages of the tests; wsgi.py makes the same calls under the same server")),
         ("# wsgi.py", _SERVICES),
         ("gunicorn --preload", _SERVICES),
+    ),
+    "docs/cloudevents.md": (
+        ("# events.py", _CLOUDEVENTS),
+        ("halfmq worker", _CLOUDEVENTS),
+        ("example.shop.order.created Order", _CLOUDEVENTS),
     ),
     "docs/idempotent-requests.md": (
         ("# orders.py", _IDEMPOTENT),
