@@ -111,6 +111,14 @@ def test_the_content_type_says_how_bytes_are_structured(content_type: str, data:
     assert from_message(arrived(sent)) == event
 
 
+@pytest.mark.parametrize("given", ["text", 7, None, {"id": 7}])
+def test_structured_data_without_a_content_type_is_json(given: object) -> None:
+    body = json.dumps({"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "data": given}).encode()
+    event = from_message(message(body, CE_contenttype="application/cloudevents+json"))
+    assert event.datacontenttype == "application/json"
+    assert json.loads(event.decode(bytes)) == given
+
+
 def test_data_is_decoded_as_a_body() -> None:
     read = from_message(arrived(compose_event("orders", FULL)))
     assert read.decode(Order) == Order(7)
