@@ -1,4 +1,4 @@
-"""CloudEvents 1.0 as messages, as the RocketMQ binding of the Java SDK (``cloudevents-rocketmq-binding``) writes and reads them.
+"""CloudEvents 1.0 as messages, as the RocketMQ binding of the Java SDK (module ``cloudevents-rocketmq``) writes and reads them.
 
 - **Binary mode**: attributes and extensions are properties ``CE_...``, ``datacontenttype`` is ``CE_contenttype``, the body is the data. A
   message must have a body: without data it is one byte, 0.
