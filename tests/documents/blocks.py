@@ -41,6 +41,9 @@ _OPERATIONS: Final = By("tests/documents/test_operations_page.py::test_the_comma
 _DJANGO: Final = By("tests/documents/test_django_page.py::test_a_project_does_what_the_page_says")
 _PYTEST_DJANGO: Final = By("tests/django/test_pytest_django.py::test_the_fixtures_in_a_project")
 _SERVICES: Final = By("tests/documents/test_services_page.py::test_the_programs_run_as_the_page_shows")
+_CLOUDEVENTS: Final = By(
+    "tests/documents/test_cloudevents_page.py::test_an_event_that_comes_in_both_modes_is_handled_once"
+)
 _IDEMPOTENT: Final = By(
     "tests/documents/test_idempotent_requests_page.py::test_a_request_that_is_repeated_gets_the_same_response"
 )
@@ -311,6 +314,11 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("gunicorn --preload", _SERVICES),
         ("# wsgi.py", _SERVICES),
         ("gunicorn --preload", _SERVICES),
+    ),
+    "docs/cloudevents.md": (
+        ("# events.py", _CLOUDEVENTS),
+        ("halfmq worker", _CLOUDEVENTS),
+        ("example.shop.order.created Order", _CLOUDEVENTS),
     ),
     "docs/idempotent-requests.md": (
         ("# orders.py", _IDEMPOTENT),
