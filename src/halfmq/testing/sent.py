@@ -74,8 +74,7 @@ class Sent:
             if key not in self._waiting:
                 waiting.setdefault(one.topic, []).append(one.due_s)
         for topic, due_s in waiting.items():
-            first = f", the first of them in {due_s[0]:g} s" if len(due_s) > 1 else f", in {due_s[0]:g} s"
-            found.append(f"{len(due_s)} delayed in topic {topic}{first}")
+            found.append(f"{len(due_s)} delayed in topic {topic}, the first in {due_s[0]:g} s")
         if found:
             raise AssertionError("\n  ".join(["something was sent:", *found]))
 

@@ -73,7 +73,7 @@ def test_nothing_says_what_was_sent_or_is_on_its_way(broker: Broker, client: Cli
         later.nothing()
     shown = re.sub(r"(\d+)(\.\d+)? s\b", lambda found: f"{round(float(found[0][:-2]), -1):g} s", str(error.value))
     assert "  1 in topic u: b'y'\n" in shown
-    assert shown.endswith("  1 delayed in topic u, in 60 s\n  2 delayed in topic v, the first of them in 40000 s")
+    assert shown.endswith("  1 delayed in topic u, the first in 60 s\n  2 delayed in topic v, the first in 40000 s")
 
 
 def test_a_topic_that_was_made_again_begins_anew(broker: Broker, client: Client) -> None:
