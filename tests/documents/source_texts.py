@@ -22,7 +22,7 @@ Gap = None
 Text = tuple[str | None, ...]
 
 #: Names that the pages use in messages, of topics, groups and the like.
-EXAMPLES: Final = frozenset({"orders", "archive", "ada", "shop"})
+EXAMPLES: Final = frozenset({"orders", "archive", "ada", "shop", "reminder"})
 _PERCENT: Final = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]")
 #: Of the words of a quotation, how many must be in one string.
 _LITERAL_SHARE: Final = 0.5

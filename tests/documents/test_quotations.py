@@ -51,6 +51,8 @@ _OTHERS: Final = {
     "peer did not return a certificate": "OpenSSL's",
     "new AclClientRPCHook(new SessionCredentials(USER, SECRET))": "Java",
     "async with app.run()": "Python",
+    "asyncio_mode = auto": "pytest-asyncio's",
+    "asyncio_default_fixture_loop_scope = function": "pytest-asyncio's",
     "await asyncio.to_thread(halfmq_broker.advance, 60)": "Python",
     "def f(event: Type)": "Python",
     "def f(message, session)": "Python",

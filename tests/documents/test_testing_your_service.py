@@ -15,20 +15,29 @@ _HERE = "tests/documents/test_testing_your_service.py"
 
 pytestmark = pytest.mark.slow
 
+#: What the last recipes say that they need.
+EXTRA = ("fastapi", "httpx2", "aiosqlite", "pytest-asyncio")
+
 
 def project(directory: Path) -> None:
-    """The files of the page: the service, its conftest, and the recipes in one file, in their order."""
-    service, conftest, *recipes = blocks_of(f"{_HERE}::test_the_recipes_pass_where_the_wheel_is_installed")
-    for block, name in ((service, "shop.py"), (conftest, "conftest.py")):
+    """The files of the page: the services, the conftest, and the recipes in one file, in their order."""
+    service, conftest, *others = blocks_of(f"{_HERE}::test_the_recipes_pass_where_the_wheel_is_installed")
+    (web,) = (block for block in others if block.first == "# web.py")
+    recipes = [block for block in others if block is not web]
+    for block, name in ((service, "shop.py"), (conftest, "conftest.py"), (web, "web.py")):
         assert block.first == f"# {name}"
         (directory / name).write_text(block.text)
+    text = (ROOT / "docs/testing-your-service.md").read_text()
+    settings = re.findall(r"`(asyncio_\w+ = \w+)`", text)
+    assert len(settings) == 2
+    (directory / "pytest.ini").write_text("\n".join(["[pytest]", *settings]))
     (directory / "test_shop.py").write_text("\n\n".join(block.text for block in recipes))
-    assert len(recipes) == 10
+    assert len(recipes) == 12
 
 
 def test_the_recipes_pass_where_the_wheel_is_installed(tmp_path: Path) -> None:
     python = environment(tmp_path / "venv")
-    install(python, f"{built(ROOT, tmp_path / 'wheel')}[server,sql]", "pytest", "pytest-xdist")
+    install(python, f"{built(ROOT, tmp_path / 'wheel')}[server,sql]", "pytest", "pytest-xdist", *EXTRA)
     (tmp_path / "project").mkdir()
     project(tmp_path / "project")
     for options in ((), ("-n", "2")):
@@ -42,7 +51,7 @@ def test_the_recipes_pass_where_the_wheel_is_installed(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        count = 8 + len(TRANSACTION_POINTS) + len(HANDLER_POINTS)
+        count = 11 + len(TRANSACTION_POINTS) + len(HANDLER_POINTS)
         assert re.search(rf"=+ {count} passed in ", done.stdout), done.stdout
 
 

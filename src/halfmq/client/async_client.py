@@ -207,7 +207,8 @@ class AsyncClient:
         self._opened = True
         if not wait:
             self._context.is_looking = True
-            self._finding = self._spawn(self._find_a_broker())
+            self._context.looking_since = self._context.loop.time()
+            self._finding = self._context.finding = self._spawn(self._find_a_broker())
             self._start_background()
             return
         try:
@@ -265,10 +266,12 @@ class AsyncClient:
         """Connect in the background, so that checks are answered even if no call is made."""
         pause_s = 0.05
         while True:
+            self._context.looking_since = self._context.loop.time()
             try:
                 await self._look_for_brokers()
             except HalfmqError as error:
                 log.debug("looking for a broker: %s", error)
+                self._context.looking_since = None
                 await asyncio.sleep(pause_s * self._context.rng.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, RECONNECT_MAX_S)
             else:

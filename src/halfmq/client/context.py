@@ -54,6 +54,9 @@ class ClientContext:
     late_reply_bytes: int = 0
     #: A broker is being looked for, and none was found yet.
     is_looking: bool = False
+    #: What looks for it, and when its present attempt began, on the loop's clock; None: it pauses.
+    finding: "asyncio.Task[None] | None" = None
+    looking_since: float | None = None
 
     @property
     def is_away(self) -> bool:
@@ -67,7 +70,7 @@ class ClientContext:
 
     def refuse_if_away(self) -> None:
         """Raise ConnectError if no broker answers, and ``answered`` would not try one: for what cannot wait. Before anything is begun."""
-        if self.is_away and not self._tries():
+        if self.is_away and not self._tries() and not self._looks():
             raise self._away()
 
     async def answered(self, timeout_s: float | None = None) -> None:
@@ -79,10 +82,15 @@ class ClientContext:
         """
         if not self.is_away:
             return
+        limit_s = TRY_S if timeout_s is None else min(TRY_S, timeout_s)
+        if self.finding is not None and self._looks():  # a service that has just started
+            await asyncio.wait({self.finding}, timeout=limit_s)
+            if not self.is_away:
+                return
         failure: Exception | None = None
         tries = [self.loop.create_task(self.brokers.try_again(address)) for address in self._tries()]
         try:
-            async with asyncio.timeout(TRY_S if timeout_s is None else min(TRY_S, timeout_s)):
+            async with asyncio.timeout(limit_s):
                 for one in asyncio.as_completed(tries):
                     try:
                         await one
@@ -99,6 +107,10 @@ class ClientContext:
             await asyncio.gather(*tries, return_exceptions=True)
         if self.is_away:
             raise self._away() from failure
+
+    def _looks(self) -> bool:
+        """Whether a broker is being looked for, in an attempt that may be waited for."""
+        return self.is_looking and self.looking_since is not None and self.loop.time() < self.looking_since + TRY_S
 
     def _tries(self) -> list[Address]:
         """The brokers that a call may try to connect to now."""

@@ -142,7 +142,7 @@ class Handler:
 
     def _given(self, message: Message, *others: Any) -> list[Any]:
         """The arguments of the function. ``others``: a session, and what sends."""
-        into, message_at = self._takes
+        into, message_at = self._takes.into, self._takes.message_at
         given = [message if into is None else _decoded(message, into), *others]
         if message_at is not None:
             given.insert(message_at, message)

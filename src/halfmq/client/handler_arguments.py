@@ -19,6 +19,8 @@ class HandlerArguments(NamedTuple):
 
     into: Any
     message_at: int | None
+    #: Of the second argument, or the one behind the message: the session, in a handler with an inbox. None: it has none.
+    annotation_of_session: Any = None
 
 
 def arguments_of(function: Callable[..., Any], *, lenient: bool = False) -> HandlerArguments:
@@ -47,7 +49,9 @@ def arguments_of(function: Callable[..., Any], *, lenient: bool = False) -> Hand
             else f"{getattr(function, '__qualname__', function)!s} takes the message twice",
             hint="def handle(event: Order, message: Message): ...",
         )
-    return HandlerArguments(into, message_at[0] if message_at else None)
+    at = message_at[0] if message_at else None
+    session = parameters[2 if at == 1 else 1 :][:1]
+    return HandlerArguments(into, at, hints.get(session[0].name) if session else None)
 
 
 def _hints(function: Callable[..., Any], *, lenient: bool) -> dict[str, Any]:

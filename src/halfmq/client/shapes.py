@@ -80,6 +80,16 @@ def sessions_of(factory: Callable[[], Any] | None) -> Sessions:
     raise _no_factory(factory)
 
 
+def refuse_async_sessions(given: Any, call: str) -> None:
+    """Raise UsageError if ``given``, for ``call`` of a blocking client, makes async sessions, or is an async engine: its connections would
+    belong to the client's own event loop, and fail in the application's."""
+    if hasattr(given, "sync_engine") or (callable(given) and sessions_of(given) is Sessions.ASYNC):
+        raise UsageError(
+            f"{call} needs blocking sessions, not async ones",
+            hint="sessionmaker(engine), with an engine of create_engine; async sessions go with AsyncClient and App",
+        )
+
+
 def _no_factory(given: object) -> UsageError:
     return UsageError(
         f"sessions={given!r} makes no sessions", hint="sessionmaker(engine), or async_sessionmaker(engine)"
@@ -121,10 +131,32 @@ def _check_arguments(function: Any, shape: Shape) -> None:
     Raises:
         UsageError: see there, and ``arguments_of``.
     """
+    session: object = None
     if callable(function) and not inspect.isclass(function):
-        beside = arguments_of(function, lenient=True).message_at is not None
-        shape = shape._replace(arguments=shape.arguments + beside)
+        takes = arguments_of(function, lenient=True)
+        if shape is not HANDLER:
+            session = takes.annotation_of_session
+        shape = shape._replace(arguments=shape.arguments + (takes.message_at is not None))
     check_shape(function, shape)
+    _check_session(function, session)
+
+
+def _check_session(function: Any, annotation: object) -> None:
+    """Raise UsageError if a handler takes a session of the other kind than it gets: a coroutine function gets an async one."""
+    takes_async, takes_blocking = hasattr(annotation, "__aenter__"), hasattr(annotation, "__enter__")
+    if is_async(function):
+        if takes_blocking and not takes_async:
+            name = getattr(annotation, "__name__", annotation)
+            raise UsageError(
+                f"{_name(function)} is a coroutine function, and its session a {name}",
+                hint="session: AsyncSession; or a plain function, with sessionmaker(engine)",
+            )
+    elif takes_async and not takes_blocking:
+        name = getattr(annotation, "__name__", annotation)
+        raise UsageError(
+            f"{_name(function)} is a plain function, and its session an {name}",
+            hint="session: Session; or async def, with async_sessionmaker(engine)",
+        )
 
 
 def _has_once(table: Any, **named: str) -> bool:

@@ -277,8 +277,12 @@ class Client:
         are finished. Any number of relays may run at once; ``halfmq relay`` runs one as a process.
 
         Raises:
-            UsageError: an argument is wrong, the tables do not exist, or the client has no group and there is no ``to``.
+            UsageError: an argument is wrong, as sessions of asyncio are; the tables do not exist; or the client has no group and there is
+                no ``to``.
         """
+        from halfmq.client.shapes import refuse_async_sessions
+
+        refuse_async_sessions(sessions, "Client.relay")
         return BlockingRelay(self._live().relay(outbox, sessions, to=to, **options))
 
     @like(AsyncClient.send_in_transaction)
@@ -336,9 +340,12 @@ class Client:
         Call it once, before the first transaction.
 
         Raises:
-            UsageError: not a marker table, or not a sessionmaker.
+            UsageError: not a marker table, or not a sessionmaker of blocking sessions.
         """
         check_marker_table(markers)
+        from halfmq.client.shapes import refuse_async_sessions
+
+        refuse_async_sessions(sessions, "Client.answer_checks")
         check = markers.checker(sessions)
         self._on_loop(lambda: self._client._answer_from_markers(markers.name, check))
 

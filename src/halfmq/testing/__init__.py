@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from halfmq.client.direct_delivery import Handling as Handling
     from halfmq.testing.broker import Broker as Broker
     from halfmq.testing.broker import Undecided as Undecided
+    from halfmq.testing.broker import Waiting as Waiting
     from halfmq.testing.crashes import CRASH_POINTS as CRASH_POINTS
     from halfmq.testing.crashes import HANDLER_POINTS as HANDLER_POINTS
     from halfmq.testing.crashes import TRANSACTION_POINTS as TRANSACTION_POINTS
@@ -34,6 +35,7 @@ MODULES: Final = {
     "SimulatedCrash": "testing.crashes",
     "TransactionPoint": "testing.crashes",
     "Undecided": "testing.broker",
+    "Waiting": "testing.broker",
     "crash": "testing.crashes",
 }
 

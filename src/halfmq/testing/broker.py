@@ -77,6 +77,13 @@ class Undecided(NamedTuple):
     checks: int
 
 
+class Waiting(NamedTuple):
+    """A delayed message, or one that is handled again later. ``due_s``: until then, seconds of the broker's clock."""
+
+    topic: str
+    due_s: float
+
+
 class Broker:
     """A broker for tests: ``with Broker() as broker: Client(broker.url)``.
 
@@ -421,6 +428,19 @@ class Broker:
 
         async def look() -> int:
             return len(self._state.derived.delayed_heap)
+
+        return self._call(look())
+
+    def waiting(self) -> dict[int, Waiting]:
+        """The messages that become visible later, the soonest first. The key stays the same until then."""
+
+        async def look() -> dict[int, Waiting]:
+            state, now_ms = self._state, self._now_ms()
+            found = sorted(state.delayed.values(), key=lambda one: (one.due_ms, one.first_offset))
+            return {
+                one.first_offset: Waiting(state.topics_by_id[one.topic_id].name, max(0.0, (one.due_ms - now_ms) / 1000))
+                for one in found
+            }
 
         return self._call(look())
 

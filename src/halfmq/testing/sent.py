@@ -35,7 +35,7 @@ class Sent:
         self._broker = broker
         self._since = since
         self._undecided = set(broker.undecided())
-        self._delayed = broker.delayed()
+        self._waiting = broker.waiting().keys()
 
     def __call__(self, topic: str, *, tag: str | None = None) -> list[Message]:
         """The messages of ``topic``, or those with ``tag``; an empty list also if there is no such topic. Nothing is acknowledged, and no
@@ -69,9 +69,12 @@ class Sent:
         found = [f"{count} in topic {topic}: {self._shown(topic)}" for topic, count in self.counts().items()]
         undecided = [one for one in self._broker.undecided() if one not in self._undecided]
         found += [f"transaction {one.tx_id} of group {one.group}, which is undecided" for one in undecided]
-        delayed = self._broker.delayed() - self._delayed
-        if delayed > 0:
-            found.append(f"{delayed} delayed messages")
+        waiting: dict[str, list[float]] = {}
+        for key, one in self._broker.waiting().items():
+            if key not in self._waiting:
+                waiting.setdefault(one.topic, []).append(one.due_s)
+        for topic, due_s in waiting.items():
+            found.append(f"{len(due_s)} delayed in topic {topic}, the first in {due_s[0]:g} s")
         if found:
             raise AssertionError("\n  ".join(["something was sent:", *found]))
 

@@ -371,6 +371,7 @@ async def test_client_that_does_not_wait_for_a_broker_is_ready_later() -> None:
     mq = client_of(broker.network())
     await mq.connect(wait=False)
     assert not mq.is_ready
+    await refused(mq, f"no broker of {URL} was found yet", TRY_S)
     await refused(mq, f"no broker of {URL} was found yet")
     await asyncio.sleep(100)
     assert not mq.is_ready
@@ -380,6 +381,17 @@ async def test_client_that_does_not_wait_for_a_broker_is_ready_later() -> None:
     assert (await mq.commit(await mq.prepare(MESSAGE, tx_id="T-1"))).acknowledged
     await mq.close()
     assert not mq.is_ready
+
+
+@in_virtual_time
+async def test_the_first_block_of_a_client_that_does_not_wait_for_a_broker_waits_for_its_first_attempt() -> None:
+    for begin in BEGINNINGS:
+        mq = client_of(ScriptedBroker().network())
+        await mq.connect(wait=False)
+        assert not mq.is_ready
+        async with begin(mq):
+            assert mq.is_ready
+        await mq.close()
 
 
 @in_virtual_time

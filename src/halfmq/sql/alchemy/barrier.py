@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from halfmq import limits
 from halfmq.client.branch import BRANCH_CHARS_MAX, TRY, Branch, checked_branch
 from halfmq.errors import UnsupportedCombination
+from halfmq.sql.alchemy.database import connection_of
 from halfmq.sql.alchemy.declared import declare
 from halfmq.sql.alchemy.dialects import exact_text
 from halfmq.sql.alchemy.once_block import Claimed, Claims, HandledRows, once_block
@@ -87,7 +88,7 @@ class Barrier(HandledRows):
         return self._claim(session, branch).is_first
 
     def _claim(self, session: Session, branch: Branch) -> Claimed:
-        connection = session.connection(bind_arguments={"clause": self.table})
+        connection = connection_of(session, self.table, "barrier.claim")
         is_new, reason = self._note(connection, branch, TRY)
         match after_try_row(branch, is_new=is_new, reason=reason):
             case Step.RUN:

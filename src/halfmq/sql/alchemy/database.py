@@ -9,7 +9,7 @@ from typing import Any, Final, Self, TypeVar
 from sqlalchemy import Connection, Engine, Table, create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError, UnboundExecutionError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, create_async_engine
 from sqlalchemy.orm import Session
 
 from halfmq.errors import MissingDependency, UsageError
@@ -41,6 +41,20 @@ def engine_of(sessions: Any, table: Table) -> Engine | AsyncEngine:
             "sessions must be an Engine, or a sessionmaker that is bound to one", hint="sessionmaker(engine)"
         )
     return AsyncEngine(bind) if isinstance(made, AsyncSession) else bind
+
+
+def connection_of(session: Session, table: Table, call: str) -> Connection:
+    """The connection of a blocking session for ``table``. ``call``: what it is for.
+
+    Raises:
+        UsageError: it is an ``AsyncSession``.
+    """
+    if isinstance(session, AsyncSession | async_scoped_session):
+        raise UsageError(
+            f"{call} needs a Session, not {type(session).__name__}",
+            hint=f"await session.run_sync(lambda session: {call}(session, ...))",
+        )
+    return session.connection(bind_arguments={"clause": table})
 
 
 class Database:

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from halfmq import limits
 from halfmq.client.user_code import refuse_generator
+from halfmq.sql.alchemy.database import connection_of
 from halfmq.sql.alchemy.declared import declare
 from halfmq.sql.alchemy.dialects import exact_text
 from halfmq.sql.alchemy.once_block import Claimed, Claims, HandledRows, once_block
@@ -89,8 +90,8 @@ class Inbox(HandledRows):
         the same messages and deadlock; then roll back and retry the batch. With an ``AsyncSession``: ``await session.run_sync(lambda s:
         inbox.claim(s, message, group=...))``.
         """
+        connection = connection_of(session, self.table, "inbox.claim")
         key = self.key_of(message)
-        connection = session.connection(bind_arguments={"clause": self.table})
         row = {"consumer_group": group, "message_key": key, "handled_at_ms": time.time_ns() // 1_000_000}
         return self._insert_if_absent(connection, row)
 

@@ -17,6 +17,7 @@ from halfmq.client.outcome import Outcome
 from halfmq.client.user_code import run_result
 from halfmq.errors import UsageError
 from halfmq.sql.alchemy.checks import MarkerChecks
+from halfmq.sql.alchemy.database import connection_of
 from halfmq.sql.alchemy.declared import Declared, Upgrade, declare
 from halfmq.sql.alchemy.joined import join
 from halfmq.sql.alchemy.marker_rows import MarkerRows
@@ -187,7 +188,7 @@ class MarkerTable(Declared):
             UsageError: ``older_than_s`` is less than an hour.
             ConnectError: the broker is unreachable; nothing was deleted. Try again later.
         """
-        connection = session.connection(bind_arguments={"clause": self.table})
+        connection = connection_of(session, self.table, "markers.prune")
         return self._markers.prune(connection, older_than_s=older_than_s, undecided=undecided)
 
     async def prune_async(
@@ -197,7 +198,12 @@ class MarkerTable(Declared):
         older_than_s: float,
         undecided: Callable[[list[str]], Awaitable[Collection[str]]],
     ) -> int:
-        """``prune`` for an ``AsyncSession``, with ``undecided=mq.undecided`` of an ``AsyncClient``."""
+        """``prune`` for an ``AsyncSession``, with ``undecided=mq.undecided`` of an ``AsyncClient``. Raises: as it."""
+        if not isinstance(session, AsyncSession | async_scoped_session):
+            raise UsageError(
+                f"markers.prune_async needs an AsyncSession, not {type(session).__name__}",
+                hint="markers.prune(session, ...)",
+            )
         markers, bind = self._markers, {"clause": self.table}
         after: OldRow | None = None
         while True:
@@ -228,7 +234,7 @@ class MarkerTable(Declared):
         Earlier releases did not know the outcome 'P'. A block raises ``UsageError`` as long as the table does not allow it. Processes of
         the earlier release may go on with an upgraded table. With an ``AsyncSession``: ``await session.run_sync(markers.upgrade)``.
         """
-        self._markers.upgrade(session.connection(bind_arguments={"clause": self.table}))
+        self._markers.upgrade(connection_of(session, self.table, "markers.upgrade"))
 
     def restored(self, session: Session) -> None:
         """Declare, in ``session``'s transaction, that markers may be missing: the table gets a new identity.
@@ -238,7 +244,7 @@ class MarkerTable(Declared):
         that is present still answers the check; a missing one is answered UNKNOWN, and an operator decides.
         With an ``AsyncSession``: ``await session.run_sync(markers.restored)``.
         """
-        self._markers.restored(session.connection(bind_arguments={"clause": self.table}))
+        self._markers.restored(connection_of(session, self.table, "markers.restored"))
 
 
 if TYPE_CHECKING:
