@@ -58,9 +58,9 @@ def from_json(body: bytes, into: Any) -> Any:
 
 
 def _from_builtins(kind: Any, value: Any) -> Any:
-    """For msgspec: a field whose type it does not know."""
+    """For msgspec: what is annotated with a type that it does not know."""
     if not is_of_pydantic(kind):
-        raise NotImplementedError
+        return value  # msgspec refuses it unless it is of this type, such as ``object``
     # From JSON, which a strict model reads in another way than objects.
     return from_json(msgspec.json.encode(value), kind)
 

@@ -53,6 +53,10 @@ class Spot(pydantic.BaseModel):
     x: float
 
 
+class Unknown:
+    """Which neither library knows."""
+
+
 class Left(pydantic.BaseModel):
     kind: Literal["left"] = "left"
 
@@ -97,6 +101,7 @@ class Visit:
         ),
         ({"id": 7}, Row, b'{"id":7}'),
         ({"id": 7}, dict, b'{"id":7}'),
+        ({"id": 7}, object, b'{"id":7}'),
         ([1, 2], list[int], b"[1,2]"),
         (7, int, b"7"),
         ("text", str, b"text"),
@@ -122,6 +127,7 @@ def test_a_body_is_read_as_it_was_sent(body: object, into: Any, wire: bytes) -> 
         (b'{"customer":{"customerId":1},"others":[{"customerId":0}]}', Visit, "$.others[0]"),
         (b'{"kind":"up"}', Left | Right, "Left.kind"),
         (b"no json", Order, "JSON is malformed"),
+        (b'{"id":7}', Unknown, "Expected `Unknown`"),
         (b"\xff", str, "utf-8"),
     ],
 )
