@@ -25,9 +25,9 @@ INSTALLED_APPS = ["shop", "halfmq.django"]
 ROOT_URLCONF = "shop.urls"
 HALFMQ = {{"URL": "rocketmq://127.0.0.1:1", "GROUP": "orders"}}
 if DATABASES["default"]["ENGINE"].endswith("mysql"):
-    import pymysql
+    from tests.django.shop import mysql_driver
 
-    pymysql.install_as_MySQLdb()
+    mysql_driver.install()
 """
 _PYTEST = """
 [pytest]
