@@ -1,6 +1,8 @@
 """`manage.py halfmq_worker` runs the consumers of a project: a real broker, real databases, and a worker that is killed."""
 
 import signal
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +85,55 @@ def test_a_signal_lets_a_running_handler_finish(shop: Commands, broker: Served, 
         assert worker.wait(PATIENCE_S) == 0
     assert list(Order.objects.values_list("note", flat=True)) == ["begun slow"]
     assert Handled.objects.get().consumer_group == "stock"
+
+
+_PROJECT = {
+    "settings.py": """
+INSTALLED_APPS = ["halfmq.django", "shop"]
+DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.db"}}}}
+HALFMQ = {{"URL": {url!r}, "GROUP": "shop"}}
+""",
+    "manage.py": """
+import os, sys
+from django.core.management import execute_from_command_line
+os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
+execute_from_command_line(sys.argv)
+""",
+    "shop/__init__.py": "",
+    "shop/consumers.py": """
+from halfmq import django as mq
+
+@mq.consumer("to-note", group="notes", inbox=False)
+def note(text: str) -> None:
+    with open("noted", "a") as noted:
+        noted.write("as before " + text)
+""",
+}
+
+
+def test_a_change_starts_it_again(broker: Served, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "shop").mkdir(parents=True)
+    for name, text in _PROJECT.items():
+        (project / name).write_text(text.format(url=broker.url) if name == "settings.py" else text)
+    noted, consumers, log = project / "noted", project / "shop" / "consumers.py", tmp_path / "log"
+    send(broker, "to-note", "1")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", "halfmq_worker", "--reload"], cwd=project, stdout=output, stderr=output
+        )
+    try:
+        wait_until(lambda: noted.exists() and noted.read_text() == "as before 1", str(log), unless=process.poll)
+        consumers.write_text("an error of syntax")
+        wait_until(lambda: "it starts again when a file changes" in log.read_text(), str(log), unless=process.poll)
+        consumers.write_text(_PROJECT["shop/consumers.py"].replace("as before", ", changed"))
+        send(broker, "to-note", "2")
+        wait_until(lambda: noted.read_text() == "as before 1, changed 2", str(log), unless=process.poll)
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_group_that_nobody_registered_is_refused() -> None:
