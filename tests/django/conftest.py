@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import django
-import pymysql
 import pytest
 
+from tests.django.shop import mysql_driver
 from tests.support.mariadb import mariadb_database, mariadb_server
 from tests.support.postgres import postgres_database, postgres_server
 from tests.support.served import Served
@@ -17,13 +17,16 @@ from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 __all__ = ["mariadb_database", "mariadb_server", "postgres_database", "postgres_server"]
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.django.shop.settings")
-# Django's driver for MariaDB is mysqlclient, which is compiled against the server's C library on each machine that installs it; Django
-# takes PyMySQL in its place.
-pymysql.install_as_MySQLdb()
+_MYSQL_DRIVER = mysql_driver.install()
 django.setup()
 
 POSTGRES = pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.postgres])
 MARIADB = pytest.param("mariadb", marks=[pytest.mark.slow, pytest.mark.mariadb])
+
+
+def pytest_report_header() -> str:
+    """What test_other_environments.py looks for."""
+    return f"Django {django.get_version()}, MariaDB by {_MYSQL_DRIVER}"
 
 
 @pytest.fixture(params=["sqlite", POSTGRES, MARIADB])

@@ -18,6 +18,7 @@ from halfmq.django.inbox import Inbox
 from halfmq.django.markers import Markers
 from halfmq.django.models import Handled, OutboxMessage
 from halfmq.errors import UsageError
+from tests.django.conftest import MARIADB, POSTGRES
 from tests.django.shop.models import Order
 from tests.support.children import fork
 from tests.support.waiting import PATIENCE_S
@@ -241,11 +242,10 @@ def test_a_child_closes_no_connection_of_its_parent(using: str) -> None:
     assert connections[using].connection is None
 
 
+@pytest.mark.parametrize("database", [POSTGRES, MARIADB], indirect=True)
 def test_a_connection_that_was_lost_between_two_messages_is_made_again(
     using: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if connections[using].vendor == "sqlite":
-        pytest.skip("nobody ends a connection to a file")
     monkeypatch.setitem(connections[using].settings_dict, "CONN_MAX_AGE", None)
     monkeypatch.setitem(connections[using].settings_dict, "CONN_HEALTH_CHECKS", True)
     lost: list[int] = []

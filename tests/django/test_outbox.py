@@ -13,6 +13,7 @@ from halfmq.django import send_on_commit
 from halfmq.django.models import OutboxMessage
 from halfmq.errors import InvalidName, UsageError
 from halfmq.sql import Outbox
+from tests.django.conftest import POSTGRES
 from tests.django.shop.models import Order
 
 OPTIONS: dict[str, Any] = {
@@ -132,9 +133,8 @@ def test_the_row_is_the_one_of_sqlalchemy(using: str, by_sqlalchemy: dict[str, A
     }
 
 
+@pytest.mark.parametrize("database", [POSTGRES], indirect=True)
 def test_postgresql_wakes_the_relays_at_commit(using: str) -> None:
-    if connections[using].vendor != "postgresql":
-        pytest.skip("other databases have no NOTIFY")
     listener: Any = connections[using].copy()
     listener.connect()
     try:

@@ -25,9 +25,9 @@ INSTALLED_APPS = ["shop", "halfmq.django"]
 ROOT_URLCONF = "shop.urls"
 HALFMQ = {{"URL": "rocketmq://127.0.0.1:1", "GROUP": "orders"}}
 if DATABASES["default"]["ENGINE"].endswith("mysql"):
-    import pymysql
+    from tests.django.shop import mysql_driver
 
-    pymysql.install_as_MySQLdb()
+    mysql_driver.install()
 """
 _PYTEST = """
 [pytest]
@@ -54,6 +54,8 @@ def place(note, durable=True):
     return order
 """
 _URLS = """
+from asgiref.sync import sync_to_async
+from django.db import transaction
 from django.http import HttpResponse
 from django.urls import path
 from shop.orders import place
@@ -64,11 +66,17 @@ def view(request):
         raise ZeroDivisionError
     return HttpResponse()
 
-urlpatterns = [path("place", view)]
+@transaction.non_atomic_requests
+async def asynchronous(request):
+    await sync_to_async(place)("four apples")
+    return HttpResponse()
+
+urlpatterns = [path("place", view), path("asynchronous", asynchronous)]
 """
 _MORE = """
 import pytest
-from django.db import transaction
+from asgiref.sync import sync_to_async
+from django.db import connections, transaction
 from halfmq import django as mq
 from halfmq.django.models import OutboxMessage
 from shop.models import Order
@@ -91,6 +99,14 @@ def test_a_view_that_raises_behind_its_block_leaves_no_phantom(client, halfmq_br
     halfmq_broker.settle()
     assert len(halfmq_sent("order-created")) == Order.objects.count() == (not raises)
 
+@pytest.mark.asyncio
+@pytest.mark.django_db(transaction=True)
+async def test_an_asynchronous_view(async_client, halfmq_sent):
+    assert (await async_client.get("/asynchronous")).status_code == 200
+    assert len(halfmq_sent("order-created")) == await Order.objects.acount() == 1
+    # Of the thread in which Django runs what blocks; the test client keeps it open, and PostgreSQL then keeps the database.
+    await sync_to_async(connections.close_all)()
+
 @pytest.mark.django_db
 def test_the_outbox_is_a_table(halfmq_sent):
     with transaction.atomic():
@@ -101,7 +117,7 @@ def test_the_outbox_is_a_table(halfmq_sent):
 def test_without_a_database(halfmq_sent):
     halfmq_sent.nothing()
 """
-_NAMED = 3 + len(TRANSACTION_POINTS) + 5
+_NAMED = 3 + len(TRANSACTION_POINTS) + 6
 
 
 def project(directory: Path, database: dict[str, Any]) -> None:

@@ -11,10 +11,10 @@ import typer
 from halfmq.cli.application import load_app
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.log_lines import log_lines
-from halfmq.cli.reload import run_again_on_changes, without_reload
 from halfmq.cli.requests import Commands
 from halfmq.errors import HalfmqError
 from halfmq.processes import LOOPBACK
+from halfmq.processes.reload import run_again_on_changes, without_reload
 from halfmq.processes.worker import Worker, end_late_threads
 
 _COMMANDS: Final = Commands("halfmq worker")
@@ -68,8 +68,8 @@ def worker(
     status = ExitStatus.FAILED
     try:
         if reload:
-            arguments = without_reload(sys.argv[1:])
-            raise typer.Exit(run_again_on_changes(arguments, Path.cwd()))
+            command = without_reload([sys.executable, "-m", "halfmq", *sys.argv[1:]])
+            raise typer.Exit(run_again_on_changes(command, Path.cwd()))
         found = load_app(_COMMANDS, target)
         # What was imported stays, and the collector would traverse it with every few thousand messages.
         gc.collect()

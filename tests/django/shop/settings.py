@@ -21,6 +21,6 @@ ROOT_URLCONF = "tests.django.shop.urls"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 if any(values["ENGINE"].endswith("mysql") for values in DATABASES.values()):
-    import pymysql
+    from tests.django.shop import mysql_driver
 
-    pymysql.install_as_MySQLdb()
+    mysql_driver.install()

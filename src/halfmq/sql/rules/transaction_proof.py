@@ -8,7 +8,7 @@ proves both, in the last statements before COMMIT:
   a savepoint, which ends with its transaction. Elsewhere only the first half is proven.
 
 A driver says of its connection, without I/O, whether a transaction is open: sqlite3 and aiosqlite, psycopg 2 and 3,
-asyncpg, PyMySQL, aiomysql, asyncmy. Until then it refuses every end of the transaction that it can see: the library's
+asyncpg, PyMySQL, aiomysql, asyncmy; mysqlclient does not. Until then it refuses every end of the transaction that it can see: the library's
 commit, and statements whose text says so.
 """
 

@@ -2,16 +2,20 @@
 
 import asyncio
 import logging
+import sys
 from argparse import ArgumentParser
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.utils.autoreload import get_child_arguments
 from django.utils.module_loading import autodiscover_modules
 
 from halfmq.client.app import SHUTDOWN_GRACE_S
 from halfmq.django.command_line import add_http, at_least, log_lines, reported
 from halfmq.django.consumers import app_of, registered
 from halfmq.django.process import begin_to_answer
+from halfmq.processes import reload
 from halfmq.processes.worker import Worker, end_late_threads
 
 #: What is imported of each application, as ``admin`` is for the admin.
@@ -46,10 +50,17 @@ class Command(BaseCommand):
             metavar="SECONDS",
             help="How long running handlers may take to finish. Default: %(default)s.",
         )
+        parser.add_argument(
+            reload.OPTION,
+            action="store_true",
+            help="Start again when a Python file below the current directory changes. For development.",
+        )
         add_http(parser, "health", "GET /healthz and /readyz")
 
     def handle(self, *args: Any, **options: Any) -> None:
         log_lines(options["verbosity"])
+        if options["reload"]:
+            sys.exit(reload.run_again_on_changes(reload.without_reload(get_child_arguments()), Path.cwd()))
         autodiscover_modules(MODULE)
         with reported() as wanted:
             consumers = registered(options["group"] or ())

@@ -6,7 +6,6 @@ The files are asked for their times twice a second, which needs no other package
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,8 @@ from halfmq.client.log import logger
 _LOOK_S: Final = 0.5
 #: Directories that are not the application's own.
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "venv", "site-packages", "build", "dist"})
+
+OPTION: Final = "--reload"
 
 log = logger("halfmq.worker")
 Times = dict[str, int]
@@ -90,6 +91,6 @@ def _python_files(directory: str) -> Iterator[str]:
                 yield str(Path(root, name))
 
 
-def without_reload(arguments: Sequence[str]) -> list[str]:
-    """The command line of this process without its ``--reload``, for the process that works."""
-    return [sys.executable, "-m", "halfmq", *(one for one in arguments if one != "--reload")]
+def without_reload(command: Sequence[str]) -> list[str]:
+    """The command of this process without its ``--reload``, for the process that works."""
+    return [one for one in command if one != OPTION]
