@@ -1,19 +1,22 @@
 """The tables in Django's admin, to look at. halfmq alone changes them: a row that somebody adds, changes or deletes would break what it
 promises. Django imports this where ``django.contrib.admin`` is installed.
 
-It shows the database of the default alias, or that of DATABASE_ROUTERS.
+It shows the database that is chosen among those of HALFMQ["DATABASES"]; before that, the one of the default alias or of DATABASE_ROUTERS.
 """
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
+from urllib.parse import parse_qs
 
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 
+from halfmq.django.configuration import configuration
 from halfmq.django.models import InboxMessage, Marker, OutboxLane, OutboxMessage
+from halfmq.errors import UsageError
 from halfmq.sql.rules.marker import COMMITTED, FENCED, PREPARED
 from halfmq.sql.rules.outbox import Delivery
 from halfmq.sql.rules.table_identity import RESERVED
@@ -44,10 +47,38 @@ def shown_time(ms: int) -> datetime | None:
     return datetime.fromtimestamp(ms / 1000, UTC) if ms else None
 
 
+def _databases() -> tuple[str, ...]:
+    try:
+        return configuration().databases
+    except UsageError:  # the system checks say so
+        return ()
+
+
+class _ByDatabase(admin.SimpleListFilter):
+    """Chooses the database, where there are several; ``ReadOnly.get_queryset`` reads it."""
+
+    title = parameter_name = "database"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        aliases = _databases()
+        return [(alias, alias) for alias in aliases] if len(aliases) > 1 else []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset
+
+
 class ReadOnly(admin.ModelAdmin):
     """Looking only, whatever permissions a user has beyond that."""
 
     actions = None
+    list_filter: Any = (_ByDatabase,)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Of the database that the list shows, also on the page of one row, to which the list hands its filters on."""
+        found: QuerySet[Any] = super().get_queryset(request)
+        filters = parse_qs(request.GET.get("_changelist_filters", ""))
+        alias = request.GET.get(_ByDatabase.parameter_name) or filters.get(_ByDatabase.parameter_name, [""])[0]
+        return found.using(alias) if alias in _databases() else found
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Nobody adds rows."""
@@ -92,7 +123,7 @@ class MarkerAdmin(ReadOnly):
     """A row for each transaction of ``mq.atomic``."""
 
     list_display = ("tx_id", "meaning", "written_at")
-    list_filter = (_ByOutcome,)
+    list_filter = (_ByDatabase, _ByOutcome)
     search_fields = ("=tx_id",)
     ordering = ("-written_at_ms",)
     show_full_result_count = False
@@ -101,8 +132,7 @@ class MarkerAdmin(ReadOnly):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Marker]:
         """Without the two rows about the table itself."""
-        found: QuerySet[Marker] = super().get_queryset(request)
-        return found.exclude(tx_id__in=RESERVED)
+        return super().get_queryset(request).exclude(tx_id__in=RESERVED)
 
     @admin.display(description="outcome", ordering="outcome")
     def meaning(self, row: Marker) -> str:
@@ -140,7 +170,7 @@ class OutboxAdmin(ReadOnly):
     """A row for each message of ``mq.send_on_commit`` that is not published yet."""
 
     list_display = ("message_id", "topic", "state", "order_key", "attempts", "written_at", "due_at", "reason")
-    list_filter = (_ByDelivery,)
+    list_filter = (_ByDatabase, _ByDelivery)
     search_fields = ("=message_id", "=tx_id")
     ordering = ("-seq",)
     show_full_result_count = False

@@ -1,10 +1,12 @@
 """The tables in the admin; run by Django's own runner, with migrations: tests/django/test_admin.py."""
 
+import re
 import time
 
+from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.db import transaction
-from django.test import TestCase
+from django.test import TestCase, override_settings
 
 from halfmq.django import send_on_commit
 from halfmq.django.models import Handled, Marker, OutboxLane, OutboxMessage
@@ -86,6 +88,25 @@ class Looking(Case):
         assert "host:7" in self.page("halfmq/outboxlane/")
         assert "host:7" in self.page("halfmq/outboxlane/1/change/")
         assert '<td class="field-token' not in self.page("halfmq/outboxlane/")
+
+
+class InSeveralDatabases(Case):
+    databases = ("default", "other")
+
+    def test_the_list_and_its_rows_are_those_of_the_chosen_one(self) -> None:
+        for alias in self.databases:
+            Marker.objects.using(alias).create(tx_id=f"tx-{alias}", outcome="C", written_at_ms=NOW_MS)
+        assert "tx-other" not in self.page("halfmq/marker/")
+        assert "?database=other" in self.page("halfmq/marker/")
+        chosen = self.page("halfmq/marker/?database=other")
+        assert "tx-default" not in chosen
+        (link,) = re.findall(r'href="/admin/(halfmq/marker/tx-other/change/[^"]*)"', chosen)
+        assert "committed: its messages" in self.page(link)
+        self.page("halfmq/marker/tx-other/change/", 302)
+
+    def test_nothing_is_to_be_chosen_of_one(self) -> None:
+        with override_settings(HALFMQ={**settings.HALFMQ, "DATABASES": ["default"]}):
+            assert "?database=" not in self.page("halfmq/marker/")
 
 
 class Changing(Case):
