@@ -280,10 +280,11 @@ class Client:
             UsageError: an argument is wrong, as sessions of asyncio are; the tables do not exist; or the client has no group and there is
                 no ``to``.
         """
+        client = self._live()
         from halfmq.client.shapes import refuse_async_sessions
 
         refuse_async_sessions(sessions, "Client.relay")
-        return BlockingRelay(self._live().relay(outbox, sessions, to=to, **options))
+        return BlockingRelay(client.relay(outbox, sessions, to=to, **options))
 
     @like(AsyncClient.send_in_transaction)
     def send_in_transaction(
@@ -343,6 +344,7 @@ class Client:
             UsageError: not a marker table, or not a sessionmaker of blocking sessions.
         """
         check_marker_table(markers)
+        self._live()
         from halfmq.client.shapes import refuse_async_sessions
 
         refuse_async_sessions(sessions, "Client.answer_checks")
