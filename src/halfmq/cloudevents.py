@@ -32,6 +32,7 @@ _PREFIX: Final = "CE_"
 _CONTENT_TYPE: Final = "CE_contenttype"
 _SPEC_VERSION: Final = "1.0"
 _STRUCTURED: Final = "application/cloudevents+json"
+_STRUCTURED_HINT: Final = "compose_event(..., structured=True)"
 _JSON: Final = "application/json"
 _NO_DATA: Final = b"\0"
 #: CloudEvents 1.0, "Naming conventions", and the characters that it excludes from strings.
@@ -41,8 +42,8 @@ _IS_JSON: Final = re.compile(r"[^/;\s]+/(?:[^/;\s]+\+)?json\s*(?:;.*)?", re.IGNO
 _REQUIRED: Final = ("id", "source", "type")
 _OPTIONAL: Final = ("subject", "time", "datacontenttype", "dataschema")
 _OWN: Final = frozenset((*_REQUIRED, *_OPTIONAL, "specversion", "data", "data_base64"))
-#: Of the column of an inbox, ``halfmq.sql``.
-_INBOX_KEY_CHARS_MAX: Final = 255
+#: Of the column of an inbox, without the sign that it puts behind a key that ends with a space (``halfmq.sql``).
+_INBOX_KEY_CHARS_MAX: Final = 254
 
 
 class NotACloudEvent(ValueError):
@@ -110,7 +111,8 @@ def compose_event(
     """A message for ``send``, ``tx.send`` and ``prepare``; no I/O. ``tag``, ``delay``: as for ``compose``.
 
     Raises:
-        UsageError: data has no JSON form; in binary mode also for data that is one byte 0, and for an extension that is empty.
+        UsageError: data has no JSON form; in binary mode also for what a reader would take for something else: data that is one byte 0, an
+            extension that is empty or named ``contenttype``, and a ``datacontenttype`` that says that the body is an event.
         InvalidName, MessageTooLarge: as ``compose``.
     """
     if structured:
@@ -137,7 +139,7 @@ def from_message(message: Message) -> CloudEvent:
     """
     content_type = message.properties.get(_CONTENT_TYPE, "")
     try:
-        if content_type.lower().startswith("application/cloudevents"):
+        if _is_of_event(content_type):
             if content_type.partition(";")[0].strip().lower() != _STRUCTURED:
                 raise NotACloudEvent(f"{message!r} is in the format {content_type!r}, which is not supported")
             return _from_structured(message.body)
@@ -160,10 +162,19 @@ def inbox_key(message: Message) -> str:
     return key if len(key) <= _INBOX_KEY_CHARS_MAX else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
+def _is_of_event(content_type: str) -> bool:
+    """Whether it says that the body is an event, and not its data."""
+    return content_type.lower().startswith("application/cloudevents")
+
+
 def _binary(event: CloudEvent) -> tuple[dict[str, str], bytes]:
     data = event._data()
     if data == _NO_DATA:
-        raise UsageError("data of one byte 0 is no data in binary mode", hint="compose_event(..., structured=True)")
+        raise UsageError("data of one byte 0 is no data in binary mode", hint=_STRUCTURED_HINT)
+    if _CONTENT_TYPE.removeprefix(_PREFIX) in event.extensions:
+        raise UsageError(f"in binary mode the property {_CONTENT_TYPE} is datacontenttype", hint=_STRUCTURED_HINT)
+    if event.datacontenttype is not None and _is_of_event(event.datacontenttype):
+        raise UsageError(f"{event.datacontenttype} says that the message is in structured mode", hint=_STRUCTURED_HINT)
     properties = {_property(name): _text(value) for name, value in event.attributes().items()}
     return properties, _NO_DATA if data is None else data
 
@@ -206,6 +217,8 @@ def _data_member(data: bytes, content_type: str | None) -> dict[str, Any]:
 
 def _from_structured(body: bytes) -> CloudEvent:
     found = msgspec.json.decode(body, type=dict[str, Any])
+    if found.keys() >= {"data", "data_base64"}:
+        raise ValueError("it has data and data_base64")
     encoded, data = found.pop("data_base64", None), None
     if encoded is not None:
         data = base64.b64decode(encoded, validate=True)

@@ -167,6 +167,13 @@ def test_data_that_a_mode_cannot_say_is_refused() -> None:
     with pytest.raises(UsageError, match="one byte 0"):
         compose_event("t", zero)
     assert from_message(arrived(compose_event("t", zero, structured=True))) == zero
+    for strange in (
+        CloudEvent(id="1", source="/s", type="t", data=b"x", extensions={"contenttype": "text/plain"}),
+        CloudEvent(id="1", source="/s", type="t", data=b"{}", datacontenttype="Application/CloudEvents+json"),
+    ):
+        with pytest.raises(UsageError, match=r"in binary mode|structured mode"):
+            compose_event("t", strange)
+        assert from_message(arrived(compose_event("t", strange, structured=True))).id == "1"
     with pytest.raises(UsageError, match="no JSON"):
         compose_event(
             "t", CloudEvent(id="1", source="/s", type="t", data=b"{", datacontenttype="text/json"), structured=True
@@ -186,6 +193,7 @@ def test_data_that_a_mode_cannot_say_is_refused() -> None:
         (b"{", {"CE_contenttype": "application/cloudevents+json"}, "truncated"),
         (b"[]", {"CE_contenttype": "application/cloudevents+json"}, "Expected `object`"),
         (b'{"specversion":"1.0","id":"1","source":"/s","type":"t","data_base64":"!"}', {"CE_contenttype": "application/cloudevents+json"}, "base64"),
+        (b'{"specversion":"1.0","id":"1","source":"/s","type":"t","data_base64":"","data":1}', {"CE_contenttype": "application/cloudevents+json"}, "data and data_base64"),
         (b"{}", {"CE_contenttype": "application/cloudevents+avro"}, "format 'application/cloudevents.avro', which is not supported"),
         (b"[]", {"CE_contenttype": "application/cloudevents-batch+json"}, "not supported"),
     ],

@@ -40,6 +40,13 @@ async def test_each_group_handles_it_once(app: App) -> None:
     assert app.order_ids() == [1, 2]
 
 
+async def test_keys_that_differ_in_spaces_at_their_end_are_handled_each(app: App) -> None:
+    for number, key in enumerate(("k", "k ", "k  "), 1):
+        assert await app.handle(Message(key), ordering(app, number))
+        assert not await app.handle(Message(key), ordering(app, number))
+    assert app.order_ids() == [1, 2, 3]
+
+
 async def test_failed_effect_takes_the_row_with_it_and_the_message_is_new_again(app: App) -> None:
     def fail(session: Session) -> None:
         ordering(app, 1)(session)

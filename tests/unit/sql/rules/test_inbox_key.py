@@ -24,3 +24,11 @@ def test_it_must_fit() -> None:
     for key in ("", "k" * (KEY_CHARS_MAX + 1)):
         with pytest.raises(UsageError, match="the inbox key"):
             key_of(Message(key), None)
+
+
+def test_keys_that_differ_in_spaces_at_their_end_stay_different_without_these() -> None:
+    """As MariaDB and MySQL compare them (PAD SPACE)."""
+    ends = ("", " ", "  ", "\u2420", " \u2420", "\u2420 ", "\u2420\u2420", "\u2420 \u2420")
+    made = [key_of(Message(f"k{end}"), None) for end in ends]
+    assert len({key.rstrip(" ") for key in made}) == len(ends)
+    assert made[0] == "k"
