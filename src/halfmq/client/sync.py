@@ -344,7 +344,7 @@ class Client:
             UsageError: not a marker table, or not a sessionmaker of blocking sessions.
         """
         check_marker_table(markers)
-        self._live()
+        loop_thread().refuse_if_ended()
         from halfmq.client.shapes import refuse_async_sessions
 
         refuse_async_sessions(sessions, "Client.answer_checks")
