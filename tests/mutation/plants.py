@@ -1458,7 +1458,7 @@ PLANTS: Final = (
         "held-message-is-published",
         _ROW,
         "a message is published before the application has confirmed it",
-        "sql/alchemy/outbox.py",
+        "sql/rules/outbox.py",
         "Delivery.HELD if hold else Delivery.SCHEDULED",
         "Delivery.SCHEDULED",
     ),
@@ -1716,8 +1716,8 @@ PLANTS: Final = (
         _ONE_WAY,
         "messages that go to the outbox have other ids than their half messages",
         "sql/alchemy/outbox.py",
-        "row_of(message, tx_id=tx_id) for",
-        "row_of(message._replace(message_id=self.new_message_id()), tx_id=tx_id) for",
+        "row_of(message, tx_id=tx_id, now_ms=_now_ms()) for",
+        "row_of(message._replace(message_id=self.new_message_id()), tx_id=tx_id, now_ms=_now_ms()) for",
     ),
     # --- damage: by the promises of that section
     Plant(
