@@ -226,6 +226,8 @@ _OTHERS: Final = {
     "--hunters": "tests.mutation",
     "--full-refresh": "spark-pipelines",
     "--preload": "gunicorn",
+    "--attempts": "manage.py halfmq_relay",
+    "--shutdown-grace": "manage.py halfmq_worker",
 }
 #: Pages about programs of the tests, which have options of their own.
 _OF_TESTS: Final = ("docs/simulation.md", "docs/soak.md")
