@@ -5,12 +5,24 @@ import inspect
 import sys
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
+
+import typer
 
 from halfmq.cli import output
 from halfmq.cli.exit_status import ExitStatus
 from halfmq.cli.requests import Commands
 from halfmq.client.app import App
+
+#: The argument of commands that run an application.
+AppArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:APP",
+        help="The application: a halfmq.App in a module, or a function without arguments that makes one. The module is imported from "
+        "the current directory or as installed.",
+    ),
+]
 
 
 def is_url(target: str) -> bool:

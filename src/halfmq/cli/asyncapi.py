@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from halfmq.cli import output
-from halfmq.cli.application import load_app
+from halfmq.cli.application import AppArgument, load_app
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.requests import Commands
 from halfmq.client.asyncapi import document
@@ -24,14 +24,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command(epilog=exit_text("halfmq asyncapi"))
 def asyncapi(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:APP",
-            help="The application: a halfmq.App in a module, or a function without arguments that makes one. The module is imported from "
-            "the current directory or as installed.",
-        ),
-    ],
+    target: AppArgument,
     title: Annotated[str, typer.Option(help="Title of the application. Default: MODULE.")] = "",
     version: Annotated[str, typer.Option(help="Version of the application's interface.")] = "0.0.0",
     as_yaml: Annotated[bool, typer.Option("--yaml", help="YAML instead of JSON.")] = False,

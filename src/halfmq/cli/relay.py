@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from halfmq.cli.application import load_app
+from halfmq.cli.application import AppArgument, load_app
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.log_lines import log_lines
 from halfmq.cli.requests import Commands
@@ -29,13 +29,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command(epilog=exit_text("halfmq relay"))
 def relay(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:APP",
-            help="The application: a halfmq.App in a module, which is imported from the current directory or as installed.",
-        ),
-    ],
+    target: AppArgument,
     workers: Annotated[
         int | None,
         typer.Option(help="Batches published at the same time, of each relay. Default: as registered.", min=1),

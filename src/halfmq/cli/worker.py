@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from halfmq.cli.application import load_app
+from halfmq.cli.application import AppArgument, load_app
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.log_lines import log_lines
 from halfmq.cli.requests import Commands
@@ -25,14 +25,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command(epilog=exit_text("halfmq worker"))
 def worker(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:APP",
-            help="The application: a halfmq.App in a module, or a function without arguments that makes one. The module is imported from "
-            "the current directory or as installed.",
-        ),
-    ],
+    target: AppArgument,
     concurrency: Annotated[
         int | None,
         typer.Option(help="Messages that each consumer handles at once. Default: as registered.", min=1),
