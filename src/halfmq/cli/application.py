@@ -48,7 +48,7 @@ def load(commands: Commands, target: str) -> Any:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             commands.fail(f"there is no module {error.name}, neither in {here} nor installed", ExitStatus.USAGE)
         _failed(commands, f"importing {module_name}", error)
-    except Exception as error:  # noqa: BLE001 - the application's own
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the application's own
         _failed(commands, f"importing {module_name}", error)
     try:
         return attrgetter(name)(module)
@@ -56,7 +56,7 @@ def load(commands: Commands, target: str) -> Any:
         commands.fail(f"module {module_name} has no {name!r}", ExitStatus.USAGE)
 
 
-def _failed(commands: Commands, what: str, error: Exception) -> NoReturn:
+def _failed(commands: Commands, what: str, error: Exception | SystemExit) -> NoReturn:
     at = error.__traceback__
     # It begins with the application's own line.
     while at is not None and at.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("halfmq", "importlib"):
@@ -75,7 +75,7 @@ def load_app(commands: Commands, target: str) -> App:
     if inspect.isroutine(found):
         try:
             found = found()
-        except Exception as error:  # noqa: BLE001 - the application's own
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the application's own
             _failed(commands, f"calling {target}", error)
         if inspect.iscoroutine(found):
             found.close()

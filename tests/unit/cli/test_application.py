@@ -1,5 +1,6 @@
 """MODULE:NAME on the command line: what is imported, and what is said if it cannot be."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,8 @@ def test_an_application_in_the_current_directory_is_found(tmp_path: Path, monkey
             "importing needs failed: ModuleNotFoundError: No module named 'not_installed'",
         ),
         ("broken:app", ExitStatus.FAILED, "importing broken failed: ZeroDivisionError"),
+        ("leaves:app", ExitStatus.FAILED, "importing leaves failed: SystemExit: 0"),
+        ("shop:leave", ExitStatus.FAILED, "calling shop:leave failed: SystemExit: 0"),
     ],
 )
 def test_what_is_wrong_with_it_is_said(
@@ -50,9 +53,11 @@ def test_what_is_wrong_with_it_is_said(
     status: ExitStatus,
     said: str,
 ) -> None:
-    shop_module(monkeypatch, tmp_path, tables=False)
+    shop = shop_module(monkeypatch, tmp_path, tables=False)
     (tmp_path / "needs.py").write_text("import not_installed\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
+    shop.leave = lambda: sys.exit(0)
     found, text = failure(capsys, target)
     assert (found, said in text) == (status, True), text
     assert ("broken.py" in text) == target.startswith("broken"), "with the place where the application failed"
