@@ -4,7 +4,8 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.waiting import PATIENCE_S
@@ -36,3 +37,21 @@ def shell(
         os.close(terminal)
     assert done.returncode == status, (command, done.returncode, done.stdout, done.stderr)
     return done
+
+
+@contextmanager
+def running(
+    command: Sequence[str], directory: Path, environment: Mapping[str, str]
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """In the background, until the block ends. What it writes is added to ``out`` in ``directory``; ``environment``: all variables."""
+    with (directory / "out").open("ab") as output:
+        process = subprocess.Popen(command, cwd=directory, env=environment, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(PATIENCE_S)
+        finally:
+            process.kill()
+            process.wait()

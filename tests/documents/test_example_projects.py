@@ -16,7 +16,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from http.client import HTTPException
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -28,7 +28,7 @@ from halfmq import Client
 from halfmq.testing import HANDLER_POINTS, TRANSACTION_POINTS
 from tests.documents.blocks import blocks_of
 from tests.documents.pages import ROOT, Block, commands
-from tests.documents.shell import shell
+from tests.documents.shell import running, shell
 from tests.documents.test_wheel import built, environment, install, normal
 from tests.support.ports import free_port
 from tests.support.served import Served
@@ -169,22 +169,9 @@ class Reader:
             return (self.directory / "out").read_text()
         return ""
 
-    @contextmanager
-    def running(self, command: str) -> Iterator["subprocess.Popen[bytes]"]:
-        """In the background; what it writes is in ``out``."""
-        with (self.directory / "out").open("ab") as output:
-            process = subprocess.Popen(
-                ["sh", "-c", f"exec {command}"], cwd=self.directory, env=self._environment, stdout=output, stderr=output
-            )
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(PATIENCE_S)
-            finally:
-                process.kill()
-                process.wait()
+    def running(self, command: str) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+        """In the background; what it writes is ``said``."""
+        return running(["sh", "-c", f"exec {command}"], self.directory, self._environment)
 
     def run(self, command: str, *statuses: int) -> str:
         """What it prints. ``statuses``: one of them is expected, by default 0."""

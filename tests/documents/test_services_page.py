@@ -7,7 +7,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import pytest
 from halfmq.cli.exit_status import ExitStatus
 from tests.documents.blocks import blocks_of
 from tests.documents.pages import Block
+from tests.documents.shell import running as in_background
 from tests.documents.shell import shell
 from tests.support.asyncapi_schema import mistakes
 from tests.support.ports import free_port
@@ -32,22 +33,11 @@ _ASYNCAPI: Final = "tests/documents/test_services_page.py::test_the_asyncapi_doc
 _HERE: Final = "tests/documents/test_services_page.py::test_the_programs_run_as_the_page_shows"
 
 
-@contextmanager
-def running(command: str, directory: Path, environment: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
-    """A command of the page, whose output is in ``out``."""
-    with (directory / "out").open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *command.split()], cwd=directory, env=os.environ | environment, stdout=output, stderr=output
-        )  # fmt: skip
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(PATIENCE_S)
-        finally:
-            process.kill()
-            process.wait()
+def running(
+    command: str, directory: Path, environment: dict[str, str]
+) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+    """A command of the page."""
+    return in_background([sys.executable, "-m", *command.split()], directory, os.environ | environment)
 
 
 def ask(port: int, path: str, method: str = "GET") -> int | None:
