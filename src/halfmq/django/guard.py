@@ -14,7 +14,7 @@ from halfmq.django.database import status
 from halfmq.errors import UsageError
 from halfmq.sql.rules import transaction_proof
 from halfmq.sql.rules.driver_errors import sqlstate
-from halfmq.sql.rules.statements import Savepoint, Savepoints
+from halfmq.sql.rules.statements import Savepoint, Savepoints, first_words
 from halfmq.sql.rules.transaction_proof import (
     BY_SAVEPOINT,
     Refusal,
@@ -86,7 +86,7 @@ class Guard:
         self.stop()
         if statement := self.savepoints.unknown_rollback:
             raise UsageError(
-                f"{_first_words(statement)} inside {self._block} went back to a savepoint from before it, so which messages to send is unknown",
+                f"{first_words(statement)} inside {self._block} went back to a savepoint from before it, so which messages to send is unknown",
                 hint="roll back the block itself, by an exception",
             )
         try:
@@ -131,7 +131,7 @@ class Guard:
         match refusal(statement, connection.vendor, status(connection)):
             case Refusal.WOULD_END:
                 raise UsageError(
-                    f"{_first_words(statement)} inside {self._block} would end its transaction",
+                    f"{first_words(statement)} inside {self._block} would end its transaction",
                     hint="leave COMMIT and ROLLBACK to it; statements that commit by themselves go before or after it",
                 )
             case Refusal.HAS_ENDED:
@@ -144,7 +144,3 @@ class Guard:
 
     def _ended(self, how: str) -> UsageError:
         return UsageError(f"the database transaction of {self._block} ended before its end: {how}", hint=_SWALLOWED)
-
-
-def _first_words(statement: str) -> str:
-    return repr(" ".join(statement.split())[:60])

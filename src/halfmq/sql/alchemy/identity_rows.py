@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from halfmq.errors import UsageError
 from halfmq.sql.alchemy.declared import schema_on
-from halfmq.sql.alchemy.dialects import short_transaction
+from halfmq.sql.alchemy.dialects import one_that_may_fail, short_transaction
 from halfmq.sql.alchemy.errors import is_lock_wait
 from halfmq.sql.rules.marker import COMMITTED
 from halfmq.sql.rules.table_identity import (
@@ -128,7 +128,7 @@ class TableIdentity:
         """
         if self.read(connection) is None:
             try:
-                with connection.begin_nested():
+                with one_that_may_fail(connection):
                     self._insert(connection, first_horizon_ms(now_ms))
             except IntegrityError:
                 pass  # as in ``establish``

@@ -19,7 +19,7 @@ from halfmq import limits
 from halfmq.client.user_code import refuse_generator
 from halfmq.sql.alchemy.database import connection_of
 from halfmq.sql.alchemy.declared import declare
-from halfmq.sql.alchemy.dialects import exact_text
+from halfmq.sql.alchemy.dialects import exact_text, one_that_may_fail
 from halfmq.sql.alchemy.once_block import Claimed, Claims, HandledRows, once_block
 from halfmq.sql.rules.inbox_key import KEY_CHARS_MAX, HasMessageId, KeyOf, key_of
 
@@ -114,7 +114,7 @@ class Inbox(HandledRows):
                 return connection.execute(missing.returning(self.table.c.message_key)).first() is not None
             case _:
                 try:
-                    with connection.begin_nested():
+                    with one_that_may_fail(connection):
                         connection.execute(insert(self.table).values(row).inline())
                 except IntegrityError:
                     return False

@@ -45,7 +45,7 @@ from halfmq.errors import UnsupportedCombination
 from halfmq.relay.publisher import Batch, OutboxMessage, Published
 from halfmq.relay.rows import Figures, Lease, LeaseLost, Work
 from halfmq.sql.alchemy.declared import require
-from halfmq.sql.alchemy.dialects import now_ms
+from halfmq.sql.alchemy.dialects import now_ms, one_that_may_fail
 from halfmq.sql.alchemy.outbox_tables import HOLDER_CHARS_MAX, OutboxTables
 from halfmq.sql.rules.outbox import (
     AT_A_TIME,
@@ -183,7 +183,7 @@ class RowStatements:
             if lane not in known:
                 free = {"token": "", "holder": "", "lease_until_ms": 0, "batch_id": "", "batch_seqs": ""}  # nosec B105 # as above
                 try:
-                    with connection.begin_nested():
+                    with one_that_may_fail(connection):
                         connection.execute(insert(lanes).values(lane=lane, one_by_one_to_seq=0, **free))
                 except IntegrityError:
                     pass  # another relay was faster

@@ -1,31 +1,26 @@
 """Guards the transaction of a session until it is committed, as ``rules.transaction_proof`` says.
 
 It refuses the session's commit and statements that would end the transaction, and executes the proof.
-
-SQLAlchemy can register listeners on a connection, but registering and removing three of them takes longer than a short transaction.
-So they are registered once for each engine, and look up who guards the connection; for all others that is one look into a dictionary.
 """
 
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, Engine, event, text, true
+from sqlalchemy import ColumnElement, Connection, event, text, true
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from halfmq.client.log import logger
 from halfmq.errors import UsageError
+from halfmq.sql.alchemy.connection_events import status, unwatch, wake, watch
 from halfmq.sql.rules import transaction_proof
-from halfmq.sql.rules.statements import Savepoint, Savepoints
+from halfmq.sql.rules.statements import Savepoint, Savepoints, first_words
 from halfmq.sql.rules.transaction_proof import (
     BY_SAVEPOINT,
     Refusal,
-    Status,
     commits_by_itself,
-    driver_status,
     is_committable,
     is_failed_transaction,
     is_missing_savepoint,
@@ -36,10 +31,6 @@ WRITTEN_BY_THIS: Final = text(transaction_proof.WRITTEN_BY_THIS)
 _SWALLOWED: Final = "do not catch a database error inside the block and go on; put the statement that may fail into session.begin_nested()"
 _UNSEEN: Final = "a statement, or the driver, has committed it or rolled it back"
 _BY_A_HOOK: Final = "what runs in before_commit has ended it, or a statement there has failed"
-
-
-def _status(connection: Connection) -> Status:
-    return driver_status(connection.dialect.name, connection.connection.driver_connection)
 
 
 def refuse_autocommit(connection: Connection, place: str) -> None:
@@ -208,7 +199,7 @@ class TransactionGuard:
         """
         if statement := self.savepoints.unknown_rollback:
             raise UsageError(
-                f"{_first_words(statement)} inside {self._place} went back to a savepoint that nobody saw, so which "
+                f"{first_words(statement)} inside {self._place} went back to a savepoint that nobody saw, so which "
                 "messages to send is unknown",
                 hint="set savepoints with session.begin_nested(), connection.begin_nested(), or a statement of their own",
             )
@@ -255,10 +246,10 @@ class TransactionGuard:
             return
         if connection is not self._connection:
             self.refuse_ended()
-        refused = refusal(statement, connection.dialect.name, _status(connection))
+        refused = refusal(statement, connection.dialect.name, status(connection))
         if refused is Refusal.WOULD_END:
             raise UsageError(
-                f"{_first_words(statement)} inside {self._place} would end its transaction",
+                f"{first_words(statement)} inside {self._place} would end its transaction",
                 hint=f"leave COMMIT and ROLLBACK to {self._place}; statements that commit by themselves go before or after it",
             )
         if refused is Refusal.HAS_ENDED:
@@ -293,7 +284,7 @@ class TransactionGuard:
                 f"the session is committed inside {self._place}",
                 hint=f"leave that to {self._place}; nothing was committed",
             )
-        if not is_committable(_status(self._connection)):
+        if not is_committable(status(self._connection)):
             raise self._ended(_BY_A_HOOK)
         with self._failed_transaction_said():
             if self._is_stale and not self._is_there():
@@ -301,46 +292,8 @@ class TransactionGuard:
         self.commit_sent = True
 
 
-def _first_words(statement: str) -> str:
-    return repr(" ".join(statement.split())[:60])
-
-
-_WATCHERS: Final[weakref.WeakKeyDictionary[Connection, "TransactionGuard"]] = weakref.WeakKeyDictionary()
-_ENGINES: Final[weakref.WeakSet[Engine]] = weakref.WeakSet()
-_LOCK: Final = threading.Lock()
 #: Key in ``Session.info``.
 _WATCHER_KEY: Final = "halfmq.watcher"
-
-
-def watch(connection: Connection, watcher: "TransactionGuard") -> "TransactionGuard | None":
-    """Tell ``watcher`` from now on. Returns whom it replaces.
-
-    A connection that was opened before the first one of its engine was watched may be deaf: see ``wake``.
-    """
-    with _LOCK:
-        engine = connection.engine
-        if engine not in _ENGINES:
-            event.listen(engine, "before_cursor_execute", _before)
-            event.listen(engine, "after_cursor_execute", _after)
-            event.listen(engine, "commit", _commit)
-            _ENGINES.add(engine)
-    before = _WATCHERS.get(connection)
-    _WATCHERS[connection] = watcher
-    return before
-
-
-def wake(connection: Connection) -> None:
-    """Make a connection report events that was opened when its engine had no listeners. Takes long, and is needed once for each."""
-    event.listen(connection, "commit", _nothing)
-
-
-def unwatch(connection: Connection, watcher: "TransactionGuard", before: "TransactionGuard | None" = None) -> None:
-    """Tell ``watcher`` no longer, but ``before``. Does nothing if another one has replaced it."""
-    if _WATCHERS.get(connection) is watcher:
-        if before is None:
-            del _WATCHERS[connection]
-        else:
-            _WATCHERS[connection] = before
 
 
 def watch_session(session: Session, watcher: "TransactionGuard") -> "TransactionGuard | None":
@@ -359,24 +312,6 @@ def unwatch_session(session: Session, watcher: "TransactionGuard", before: "Tran
             session.info[_WATCHER_KEY] = before
 
 
-def _before(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
-    watcher = _WATCHERS.get(connection)
-    if watcher is not None:
-        watcher.before_statement(connection, statement)
-
-
-def _after(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
-    watcher = _WATCHERS.get(connection)
-    if watcher is not None:
-        watcher.after_statement(connection, statement)
-
-
-def _commit(connection: Connection) -> None:
-    watcher = _WATCHERS.get(connection)
-    if watcher is not None:
-        watcher.before_commit()
-
-
 @event.listens_for(Session, "after_begin")
 def _begun(session: Session, _transaction: object, connection: Connection) -> None:
     watcher: TransactionGuard | None = session.info.get(_WATCHER_KEY)
@@ -389,7 +324,3 @@ def _committed(session: Session) -> None:
     watcher: TransactionGuard | None = session.info.get(_WATCHER_KEY)
     if watcher is not None:
         watcher.committed()
-
-
-def _nothing(*_: object) -> None:
-    return

@@ -98,6 +98,11 @@ def read(statement: str, product: str) -> Read | None:
     return None
 
 
+def first_words(statement: str) -> str:
+    """For messages: its beginning, quoted."""
+    return repr(" ".join(statement.split())[:60])
+
+
 def _compared(found: re.Match[str], product: str) -> str:
     """The name in a match of ``_NAME``, so that equal texts are names of one savepoint."""
     name = next(text for text in found.groups() if text is not None)

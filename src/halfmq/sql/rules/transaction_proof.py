@@ -56,11 +56,15 @@ def driver_status(product: str, driver: Any) -> Status:
             ask = getattr(driver, "is_in_transaction", None)
             is_open = ask() if ask is not None else None
         case "mysql" | "mariadb":
-            flags = getattr(driver, "server_status", None)
-            is_open = bool(flags & _MYSQL_IN_TRANSACTION) if isinstance(flags, int) else None
+            is_open = bool(driver.server_status & _MYSQL_IN_TRANSACTION) if has_flags(driver) else None
         case _:
             is_open = None
     return Status.UNKNOWN if is_open is None else Status.OPEN if is_open else Status.NONE
+
+
+def has_flags(driver: Any) -> bool:
+    """MySQL and MariaDB: whether the driver's connection keeps the flags of the last response that was no error."""
+    return isinstance(getattr(driver, "server_status", None), int)
 
 
 def commits_by_itself(product: str, driver: Any) -> bool:

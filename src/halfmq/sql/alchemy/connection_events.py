@@ -1,0 +1,150 @@
+"""Who is told of what happens on a connection of SQLAlchemy: of each the detector of its transaction, and of some a guard.
+
+The listeners are registered once, for all engines: registering some on a connection takes longer than a short transaction, and an engine
+that is known only when its first message is written has had transactions before.
+"""
+
+import weakref
+from typing import Any, Final, Protocol
+
+from sqlalchemy import Connection, Engine, Table, event
+from sqlalchemy.engine import ExceptionContext
+
+from halfmq.sql.alchemy.declared import declared_in
+from halfmq.sql.rules.transaction_end import EndDetector, refuse_ended, status_after_error
+from halfmq.sql.rules.transaction_proof import Status, driver_status
+
+
+class Watcher(Protocol):
+    """Where one of these raises, what it is told of does not happen."""
+
+    def before_statement(self, connection: Connection, statement: str) -> None: ...
+
+    def after_statement(self, connection: Connection, statement: str) -> None: ...
+
+    def before_commit(self) -> None: ...
+
+
+class _Seen:
+    """Of one connection."""
+
+    __slots__ = ("detector", "watcher")
+
+    def __init__(self) -> None:
+        self.detector = EndDetector()
+        self.watcher: Watcher | None = None
+
+
+_SEEN: Final[weakref.WeakKeyDictionary[Connection, _Seen]] = weakref.WeakKeyDictionary()
+
+
+def status(connection: Connection) -> Status:
+    """What its driver says about it."""
+    return driver_status(connection.dialect.name, connection.connection.driver_connection)
+
+
+def watch(connection: Connection, watcher: Watcher) -> Watcher | None:
+    """Tell ``watcher`` from now on. Returns whom it replaces.
+
+    A connection that was opened before this module was imported may be deaf: see ``wake``.
+    """
+    seen = _SEEN.get(connection)
+    if seen is None:
+        seen = _SEEN[connection] = _Seen()
+    before, seen.watcher = seen.watcher, watcher
+    return before
+
+
+def unwatch(connection: Connection, watcher: Watcher, before: Watcher | None = None) -> None:
+    """Tell ``watcher`` no longer, but ``before``. Does nothing if another one has replaced it."""
+    seen = _SEEN.get(connection)
+    if seen is not None and seen.watcher is watcher:
+        seen.watcher = before
+
+
+def wake(connection: Connection) -> None:
+    """Make a connection report events that was opened when nobody listened. Takes long, and is needed once for each."""
+    event.listen(connection, "commit", _nothing)
+
+
+@event.listens_for(Engine, "begin")
+@event.listens_for(Engine, "begin_twophase")
+def _begun(connection: Connection, *_: object) -> None:
+    seen = _SEEN.get(connection)
+    if seen is None:
+        _SEEN[connection] = _Seen()
+    else:
+        seen.detector = EndDetector()
+
+
+@event.listens_for(Engine, "before_cursor_execute")
+def _before(
+    connection: Connection, _cursor: object, statement: str, _parameters: object, context: Any, *_: object
+) -> None:
+    seen = _SEEN.get(connection)
+    if seen is None:
+        return
+    if seen.watcher is not None:
+        seen.watcher.before_statement(connection, statement)
+    detector = seen.detector
+    detector.before(statement, connection.dialect.name, status(connection))
+    if detector.ended_by and _writes_to_halfmq(context):
+        refuse_ended(detector.ended_by, "session.begin_nested()")
+
+
+@event.listens_for(Engine, "after_cursor_execute")
+def _after(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+    seen = _SEEN.get(connection)
+    if seen is None:
+        return
+    seen.detector.after(statement, status(connection))
+    if seen.watcher is not None:
+        seen.watcher.after_statement(connection, statement)
+
+
+@event.listens_for(Engine, "handle_error")
+def _failed(context: ExceptionContext) -> None:
+    connection = context.connection
+    seen = None if connection is None else _SEEN.get(connection)
+    is_of_database = context.sqlalchemy_exception is not None
+    if (
+        seen is None or not is_of_database or context.is_disconnect
+    ):  # the connection is lost, and the transaction with it
+        return
+    assert connection is not None
+    pooled, error = connection.connection, context.original_exception
+
+    def ask(query: str) -> object:
+        cursor = pooled.cursor()
+        try:
+            cursor.execute(query)
+            (found,) = cursor.fetchone() or (None,)
+            return found
+        finally:
+            cursor.close()
+
+    seen.detector.failed(
+        context.statement or "",
+        lambda: status_after_error(connection.dialect.name, pooled.driver_connection, error, ask),
+    )
+
+
+@event.listens_for(Engine, "commit")
+def _commit(connection: Connection) -> None:
+    seen = _SEEN.get(connection)
+    if seen is not None and seen.watcher is not None:
+        seen.watcher.before_commit()
+
+
+def _writes_to_halfmq(context: Any) -> bool:
+    """Whether the statement changes a table of halfmq, whichever."""
+    table = getattr(getattr(context, "invoked_statement", None), "table", None)
+    return (
+        isinstance(table, Table)
+        and (context.isinsert or context.isupdate or context.isdelete)
+        and any(table in one.tables for one in declared_in(table.metadata))
+    )
+
+
+def _nothing(*_: object) -> None:
+    return
