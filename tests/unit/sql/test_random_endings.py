@@ -25,6 +25,7 @@ from tests.unit.sql.faces import ASYNC, WALK, App, Message, app, wait
 from tests.unit.sql.memory_broker import AsyncMemoryClient, MemoryBroker
 
 from halfmq.errors import TransactionUnknown
+from halfmq.sql.alchemy.transaction_guard import roll_back
 
 __all__ = ["app"]
 
@@ -51,6 +52,8 @@ class Run:
         self.story: list[str] = []
         #: Something was committed behind the block's back: what was written until then stays.
         self.is_late = False
+        #: The first message comes later.
+        self.is_before = False
         self._next = first_id
 
     # --- steps
@@ -63,6 +66,14 @@ class Run:
         if self.rng.random() < 0.1:
             self.story.append("sorry")
             raise Sorry
+
+    def before_the_message(self, session: Session) -> None:
+        """Rows, and what may end their transaction; no message yet."""
+        self.session, self.tx, self.is_before = session, None, True
+        self.place()
+        session.flush()
+        self.steps(0)
+        session.flush()
 
     def steps(self, depth: int) -> None:
         for _ in range(self.rng.choice((0, 1, 2, 3))):
@@ -77,7 +88,9 @@ class Run:
         nested = (
             [self.nested, self.nested, self.nested_by_hand, self.of_the_connection, self.in_text] if depth < 3 else []
         )
-        rare = [self.driver_commits, self.driver_rolls_back, self.text_ends, self.session_ends]
+        rare = [self.driver_commits, self.driver_rolls_back, self.text_ends]
+        if not self.is_before:  # there the application begins another transaction, and knows it
+            rare.append(self.session_ends)
         servers = [] if self.app.driver.database == "sqlite" else [self.deadlock, self.locked, self.killed]
         lost = [self.lost_commit] if depth == 0 else []
         return often * 4 + nested * 3 + rare + servers + lost
@@ -147,7 +160,9 @@ class Run:
         self.session.connection().connection.dbapi_connection.rollback()  # type: ignore[union-attr]
 
     def text_ends(self, depth: int) -> None:
-        self.session.execute(text(self.rng.choice(("COMMIT", "ROLLBACK"))))
+        statement = self.rng.choice(("COMMIT", "ROLLBACK"))
+        self.is_late |= self.is_before and statement == "COMMIT"  # else it is refused
+        self.session.execute(text(statement))
 
     def session_ends(self, depth: int) -> None:
         self.rng.choice((self.session.commit, self.session.rollback))()
@@ -347,6 +362,64 @@ async def one_joined(app: App, seed: int, first_id: int, faults: Faults) -> str:
     if not run.is_late:
         assert set(messages) == rows, told
     return ending if rows or ending != "fine" else "fine without a row"
+
+
+async def one_late(app: App, seed: int, first_id: int, faults: Faults) -> str:
+    """The message of the first row is the last thing in its transaction: as a row of the outbox, or in a block that joins it."""
+    rng = random.Random(seed)
+    run = Run(app, rng, first_id, faults)
+    app.broker = MemoryBroker(_next=first_id)
+    topic = f"t{first_id}"
+
+    def scene(session: Session) -> None:
+        try:
+            steps(session)
+        except BaseException:
+            roll_back(session, topic)
+            raise
+
+    def steps(session: Session) -> None:
+        run.before_the_message(session)
+        if rng.random() < 0.5:
+            run.story.append("outbox")
+            app.outbox.send(session, topic, b"x")
+            session.commit()
+        else:
+            run.story.append("block")
+            with app.block(session) as tx:
+                tx.send(topic, b"x")
+
+    ending = "fine"
+    try:
+        await app.play(scene)
+    except Exception as error:
+        ending = type(error).__name__
+    faults.heal()
+    for _ in range(3):
+        if app.broker.undecided():
+            await app.check()
+    told = f"seed {seed}, {ending}:\n" + "\n".join(run.story)
+    assert app.broker.undecided() == [], told
+    is_there = first_id in app.order_ids()
+    sent = [*app.messages(), *(row[0] for row in app.in_outbox() if row[0] == topic)]
+    assert len(sent) <= is_there, told
+    if ending == "fine" or not run.is_late:
+        assert len(sent) == is_there, told
+    return ending
+
+
+@pytest.mark.timeout(1_800)
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
+@pytest.mark.parametrize("app", WALK, indirect=True)
+async def test_they_agree_too_where_the_message_comes_last(app: App, faults: Faults) -> None:
+    variable, runs = RUNS
+    seed = seed_of_commit()
+    endings: dict[str, int] = {}
+    for number in range(runs):
+        ending = await one_late(app, seed + number, (number + 1) * IDS_OF_A_RUN, faults)
+        endings[ending] = endings.get(ending, 0) + 1
+    print(variable, runs, app.driver.name, endings)
+    assert endings.get("fine", 0) > runs // 20
 
 
 @pytest.mark.timeout(1_800)

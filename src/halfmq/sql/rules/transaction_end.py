@@ -16,9 +16,10 @@ from halfmq.sql.rules.driver_errors import mysql_error_number
 from halfmq.sql.rules.statements import Effect, first_words, read
 from halfmq.sql.rules.transaction_proof import Status, driver_status, has_flags
 
-#: MySQL, where it cannot be asked: errors after which InnoDB has rolled back all of the transaction, or does by a setting (1205, a lock
-#: wait timeout).
-_MAY_HAVE_ROLLED_BACK: Final = frozenset({1205, 1206, 1213})
+#: MySQL and MariaDB: InnoDB has rolled back all of the transaction. A record has changed since the snapshot (MariaDB), too many locks, a
+#: deadlock. The server's flag may still say that it is open: seen in one of some hundred deadlocks, MariaDB 10.11.
+_ROLLED_BACK: Final = frozenset({1020, 1206, 1213})
+_LOCK_WAIT_TIMEOUT: Final = 1205
 _UNSEEN: Final = "the driver's connection was committed or rolled back"
 
 
@@ -65,14 +66,18 @@ def status_after_error(product: str, driver: object, error: BaseException, ask: 
     the value that it reads; called on MySQL and MariaDB only."""
     if product not in ("mysql", "mariadb"):
         return driver_status(product, driver)
+    number = mysql_error_number(error)
+    if number in _ROLLED_BACK:
+        return Status.NONE
     try:
-        # MariaDB has the variable; MySQL has only the flags of a response.
-        is_open = ask("SELECT 1" if has_flags(driver) else "SELECT @@in_transaction")
-    except Exception:  # noqa: BLE001 - of any driver: MySQL without flags, or results that nobody has read
-        return Status.NONE if mysql_error_number(error) in _MAY_HAVE_ROLLED_BACK else Status.UNKNOWN
-    if has_flags(driver):
-        return driver_status(product, driver)
-    return Status.OPEN if is_open else Status.NONE
+        if number == _LOCK_WAIT_TIMEOUT:
+            return Status.NONE if ask("SELECT @@innodb_rollback_on_timeout") else Status.OPEN
+        if has_flags(driver):
+            ask("SELECT 1")  # only its flags count
+            return driver_status(product, driver)
+        return Status.OPEN if ask("SELECT @@in_transaction") else Status.NONE
+    except Exception:  # noqa: BLE001 - of any driver: MySQL has no such variable, or there are results that nobody has read
+        return Status.UNKNOWN
 
 
 def refuse_ended(ended_by: str, savepoint: str) -> None:
