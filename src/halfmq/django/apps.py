@@ -17,7 +17,9 @@ class HalfmqConfig(AppConfig):
     def ready(self) -> None:
         from halfmq.django import system_checks  # noqa: F401 - registers them
         from halfmq.django.process import begin_to_answer
+        from halfmq.django.transaction_end import watch_all
 
+        watch_all()
         post_migrate.connect(_fill, sender=self)
         # Not here: what loads the application may fork afterwards (gunicorn --preload), or only be a command.
         request_started.connect(begin_to_answer, dispatch_uid="halfmq.begin_to_answer")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Table, delete, insert, text, update
+from sqlalchemy import Table, delete, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import async_session
 from sqlalchemy.orm import Session
@@ -161,7 +161,7 @@ async def test_each_table_of_halfmq_is_refused(app: App, kind: str) -> None:
     Barrier(app.metadata)
     app.metadata.create_all(app.engine)
     made: dict[str, Callable[[Table], Any]] = {
-        "insert": lambda table: insert(table).values({table.columns[0]: 1}),
+        "insert": lambda table: insert(table).from_select(list(table.columns), select(table)),
         "update": lambda table: update(table).values({table.columns[0]: table.columns[0]}),
         "delete": delete,
     }
