@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from halfmq import App, Client, Message
 from halfmq.sql import Inbox, MarkerTable
 
-app = App(os.environ.get("HALFMQ_URL", "rocketmq://127.0.0.1:9876"), group="shop")
+URL = os.environ.get("HALFMQ_URL", "rocketmq://127.0.0.1:9876")
+app = App(URL, group="compensation-shop")
 _topics = (os.environ.get("TOPIC", "order") + end for end in ("-placed", "-reserved", "-paid", "-failed"))
 PLACED, RESERVED, PAID, FAILED = _topics
 
@@ -62,7 +63,7 @@ def finish(message: Message, session: Session, _tx) -> None:
 
 def place() -> None:
     block: dict[str, Any] = {"markers": shop.markers, "checked_elsewhere": True}  # by the app
-    with Client(app.client().url, group="shop") as mq, Session(shop.engine) as db, mq.transaction(db, **block) as tx:
+    with Client(URL, group="compensation-shop") as mq, Session(shop.engine) as db, mq.transaction(db, **block) as tx:
         tx.send(PLACED, db.execute(insert(shop.parts).values(state="placed")).inserted_primary_key.id)
 
 

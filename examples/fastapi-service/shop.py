@@ -36,7 +36,7 @@ markers = MarkerTable(Base.metadata)
 def make_api(broker: str = BROKER, database: str = DATABASE) -> FastAPI:
     engine = create_async_engine(database)
     sessions = async_sessionmaker(engine, expire_on_commit=False)
-    app = App(broker, group="shop", sessions=sessions)
+    app = App(broker, group="tea-shop", sessions=sessions)
     app.answer_checks(markers)  # of transactions whose process was killed
 
     @asynccontextmanager

@@ -6,7 +6,16 @@ import time
 from collections import Counter
 
 from tests.crash_matrix.call_sites import call_sites
-from tests.crash_matrix.matrix import ALL_KEPT, FIRST_NAME_LOST, KILL, NOTHING_KEPT, Tally, go_through, random_loss
+from tests.crash_matrix.matrix import (
+    ALL_KEPT,
+    FIRST_NAME_LOST,
+    KILL,
+    NEWEST_NAME_KEPT,
+    NOTHING_KEPT,
+    Tally,
+    go_through,
+    random_loss,
+)
 from tests.crash_matrix.operations import SCRIPTS
 
 
@@ -44,6 +53,7 @@ def main() -> None:
         NOTHING_KEPT,
         ALL_KEPT,
         FIRST_NAME_LOST,
+        NEWEST_NAME_KEPT,
         *(random_loss(seed) for seed in range(1, arguments.random_losses + 1)),
     )
     total = Tally()

@@ -20,7 +20,7 @@ from tests.support.hand_flush import HandFlush
 class Loss(NamedTuple):
     """``keep``: fraction of unsynced data that survives a power loss; None: chosen at random by ``seed``. See ``FaultyDisk.crash``.
 
-    ``first_name``: the first unsynced change of a name is lost, whatever else is kept.
+    ``first_name``: the first unsynced change of a name is lost, whatever else is kept. ``only_newest_name``: all but the last one are.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Loss(NamedTuple):
     keep: float | None = None
     seed: int = 0
     first_name: bool = False
+    only_newest_name: bool = False
 
 
 KILL = Loss("kill", power=False)
@@ -35,6 +36,8 @@ NOTHING_KEPT = Loss("power, nothing kept", power=True, keep=0.0)
 ALL_KEPT = Loss("power, all kept", power=True, keep=1.0)
 #: A disk may keep a later change and lose an earlier one: code that relies on their order must sync in between.
 FIRST_NAME_LOST = Loss("power, a name lost", power=True, keep=1.0, first_name=True)
+#: What the name refers to must have been synced before, and so must the names on which it depends.
+NEWEST_NAME_KEPT = Loss("power, newest name", power=True, keep=0.0, only_newest_name=True)
 
 
 def random_loss(seed: int) -> Loss:
@@ -42,7 +45,7 @@ def random_loss(seed: int) -> Loss:
 
 
 #: For each run of the tests; ``python -m tests.crash_matrix`` uses more.
-LOSSES = (KILL, NOTHING_KEPT, FIRST_NAME_LOST, random_loss(1))
+LOSSES = (KILL, NOTHING_KEPT, FIRST_NAME_LOST, NEWEST_NAME_KEPT, random_loss(1))
 
 
 class Part(NamedTuple):
@@ -135,7 +138,7 @@ def lost(point: Point, loss: Loss) -> FaultyDisk:
     disk.heal()
     if loss.first_name:
         del disk._changes[:1]
-    disk.crash(power=loss.power, keep=loss.keep)
+    disk.crash(power=loss.power, keep=loss.keep, only_newest_name=loss.only_newest_name)
     return disk
 
 
@@ -249,5 +252,5 @@ def _in_the_recovery(point: Point, first: Loss, disk: FaultyDisk, rng: random.Ra
     if not points:
         return
     chosen = rng.choice(points)
-    for loss in (KILL, NOTHING_KEPT, random_loss(rng.randrange(1 << 20))):
+    for loss in (KILL, NOTHING_KEPT, NEWEST_NAME_KEPT, random_loss(rng.randrange(1 << 20))):
         yield result_of(chosen, loss, lost(chosen, loss))

@@ -19,6 +19,7 @@ from tests.crash_matrix.matrix import (
     FIRST_NAME_LOST,
     KILL,
     LOSSES,
+    NEWEST_NAME_KEPT,
     NOTHING_KEPT,
     WHOLE,
     Loss,
@@ -33,9 +34,10 @@ from tests.crash_matrix.matrix import (
 from tests.crash_matrix.operations import SCRIPTS, SHARD, Script
 from tests.crash_matrix.points import REST, Point, points_of
 from tests.support.amount import amount, seed_of_commit
+from tests.support.faulty_disk import FaultyDisk
 
 #: No common factor with the number of losses.
-STRIDE = 15
+STRIDE = 19
 PART = Part(
     amount(STRIDE, WHOLE.stride, "HALFMQ_TEST_CRASH_STRIDE"),
     amount(seed_of_commit() % STRIDE, WHOLE.offset, "HALFMQ_TEST_CRASH_OFFSET"),
@@ -224,6 +226,16 @@ def _withdraws_a_checkpoint_without_a_sync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Store, "_withdraw_checkpoint", withdraw)
 
 
+def _begins_a_log_whose_name_is_not_synced(patch: pytest.MonkeyPatch) -> None:
+    real = FaultyDisk.sync_directory
+
+    def sync_directory(disk: FaultyDisk, path: Path) -> None:
+        if path.name != "log":
+            real(disk, path)
+
+    patch.setattr(FaultyDisk, "sync_directory", sync_directory)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("breaks", "name", "part", "losses"),
@@ -233,6 +245,8 @@ def _withdraws_a_checkpoint_without_a_sync(patch: pytest.MonkeyPatch) -> None:
         (_rewrites_nothing_undecided, "restart, snapshot", PART, LOSSES),
         # One point with one loss, which not every part has.
         (_withdraws_a_checkpoint_without_a_sync, "restart, queues gone", WHOLE, (FIRST_NAME_LOST,)),
+        # Of the power losses of each run no other one finds it.
+        (_begins_a_log_whose_name_is_not_synced, "first start", WHOLE, (NEWEST_NAME_KEPT,)),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )

@@ -168,6 +168,8 @@ class SimulatedOffload:
 _PAUSES = 8
 #: Fraction of a job's operations after which it is interrupted.
 _SET_BACK = 0.3
+#: Fraction of the power losses after which, of the names that were not synced, the newest one is there and no other.
+_ONLY_NEWEST_NAME = 0.3
 
 
 class _Lock:
@@ -283,6 +285,7 @@ class BrokerHost:
         self._on_raised = on_raised
         self._rng = random.Random(f"{swarm.seed}/host")
         self._set_back = random.Random(f"{swarm.seed}/set back")
+        self._names_rng = random.Random(f"{swarm.seed}/names")
         self.chronicle = chronicle
         #: Jobs of the maintenance thread that began and did not end.
         self.jobs: list[greenlet] = []
@@ -422,7 +425,9 @@ class BrokerHost:
         self._network.server_is_up = False
         self.process = None
         self.serves = False
-        self.disk.crash()
+        only_newest_name = self._names_rng.random() < _ONLY_NEWEST_NAME
+        self._chronicle.counts["only the newest name survives"] += only_newest_name
+        self.disk.crash(only_newest_name=only_newest_name)
         self._again()
 
     async def _drain(self, process: ProcessLoop, broker: Broker) -> None:

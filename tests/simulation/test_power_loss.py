@@ -29,6 +29,7 @@ EXAMINED = {
     "look check sent": 3.0,
     "fault power_in_step": 1.0,
     "crash while starting": 0.2,
+    "only the newest name survives": 0.5,
 }
 
 

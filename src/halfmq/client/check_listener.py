@@ -155,6 +155,8 @@ class CheckListener:
         check = self._listeners.get(transaction.name)
         if check is None:
             self._report_unknown(transaction)
+            # Whoever asks why it is undecided looks at the broker, and not into the log of each client.
+            transaction.remark = f"no check is registered for transactions named {transaction.name!r}"
             return Outcome.UNKNOWN
         try:
             if half is not None and half.message.sys_flag & SYS_COMPRESSED:

@@ -177,7 +177,7 @@ def test_number_of_checks_that_is_none_costs_no_connection(monkeypatch: pytest.M
     assert counted == [1, 1, 1, 1, 7]
 
 
-def test_unknown_name_is_unknown_and_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_name_is_unknown_and_remarked_and_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         broker = ScriptedBroker()
         async with client_of(broker.network()) as mq:
@@ -187,6 +187,8 @@ def test_unknown_name_is_unknown_and_warned_of_once(caplog: pytest.LogCaptureFix
                 await asyncio.sleep(0.1)
             assert mq._check_listener.counts["unknown-name"] == 3
         assert answers(broker) == [0, 0, 0]
+        said = "no check is registered for transactions named 'gone.in.this.release'"
+        assert [end.remark for end in broker.requests(END)] == [said] * 3
 
     with caplog.at_level(logging.WARNING):
         run(test())
