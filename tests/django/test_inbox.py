@@ -227,17 +227,30 @@ def test_a_forked_child_leaves_the_transaction_to_its_parent(using: str) -> None
     assert Handled.objects.count() == 1
 
 
-def test_a_child_closes_no_connection_of_its_parent(using: str) -> None:
+def test_a_child_has_connections_of_its_own_and_closes_none_of_its_parent(using: str) -> None:
+    numbers = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT CONNECTION_ID()"}
+
+    def number() -> int:
+        connection = connections[using]
+        with connection.cursor() as cursor:
+            cursor.execute(numbers.get(connection.vendor, "SELECT 0"))
+            return int(cursor.fetchone()[0])
+
     block = consumers.fresh_connections()
     block.__enter__()
-    connections[using].ensure_connection()
+    before = number()
     connections[using].close_at = 0  # too old
 
-    def leave() -> bool:
+    def leave() -> list[int | bool]:
+        is_inherited = connections[using].connection is not None
         block.__exit__(None, None, None)
-        return connections[using].connection is not None
+        return [is_inherited, number()]
 
-    assert fork(leave).result()
+    is_inherited, of_the_child = fork(leave).result()
+    assert not is_inherited
+    if connections[using].vendor in numbers:
+        assert of_the_child != before
+    assert number() == before
     block.__exit__(None, None, None)
     assert connections[using].connection is None
 

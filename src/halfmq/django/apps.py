@@ -15,7 +15,7 @@ class HalfmqConfig(AppConfig):
     verbose_name = "halfmq"
 
     def ready(self) -> None:
-        from halfmq.django import system_checks  # noqa: F401 - registers them
+        from halfmq.django import inherited_connections, system_checks  # noqa: F401 - register what they do
         from halfmq.django.process import begin_to_answer
         from halfmq.django.transaction_end import watch_all
 

@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, close_old_connections
 
-from halfmq.client import forks
 from halfmq.client.app import CONCURRENCY, App
 from halfmq.client.arguments import StartFrom
 from halfmq.client.handler_arguments import arguments_of
@@ -116,13 +115,11 @@ def app_of(wanted: Configuration, consumers: Sequence[Registered], **options: An
 def fresh_connections() -> Iterator[None]:
     """Before and after a handler, close the connections of this thread that no longer work, or are older than CONN_MAX_AGE, as Django does
     for each request."""
-    begun_in = forks.generation
     close_old_connections()
     try:
         yield
     finally:
-        if begun_in == forks.generation:  # a child would end the connections of its parent
-            close_old_connections()
+        close_old_connections()
 
 
 def _with_connections(function: Callable[..., Any]) -> Callable[..., Any]:

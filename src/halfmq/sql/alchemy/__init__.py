@@ -7,6 +7,7 @@ Raises:
 from halfmq.errors import MissingDependency
 
 try:
+    from halfmq.sql.alchemy import inherited_pools as inherited_pools
     from halfmq.sql.alchemy.barrier import Barrier
     from halfmq.sql.alchemy.declared import create_tables, tables_of, upgrade_tables
     from halfmq.sql.alchemy.inbox import Inbox

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.engine import ExceptionContext
 
+from halfmq.client import forks
 from halfmq.sql.alchemy.declared import declared_in
 from halfmq.sql.rules.transaction_end import EndDetector, refuse_ended, status_after_error
 from halfmq.sql.rules.transaction_proof import Status, driver_status
@@ -28,10 +29,11 @@ class Watcher(Protocol):
 class _Seen:
     """Of one connection."""
 
-    __slots__ = ("detector", "watcher")
+    __slots__ = ("begun_in", "detector", "watcher")
 
     def __init__(self) -> None:
         self.detector = EndDetector()
+        self.begun_in = forks.generation
         self.watcher: Watcher | None = None
 
 
@@ -74,7 +76,7 @@ def _begun(connection: Connection, *_: object) -> None:
     if seen is None:
         _SEEN[connection] = _Seen()
     else:
-        seen.detector = EndDetector()
+        seen.detector, seen.begun_in = EndDetector(), forks.generation
 
 
 @event.listens_for(Engine, "before_cursor_execute")
@@ -88,7 +90,8 @@ def _before(
         seen.watcher.before_statement(connection, statement)
     detector = seen.detector
     detector.before(statement, connection.dialect.name, status(connection))
-    if detector.ended_by and _writes_to_halfmq(context):
+    if (detector.ended_by or seen.begun_in != forks.generation) and _writes_to_halfmq(context):
+        forks.refuse_in_child(seen.begun_in, "the database transaction", "fork outside of it")
         refuse_ended(detector.ended_by, "session.begin_nested()")
 
 
