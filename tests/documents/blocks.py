@@ -312,7 +312,6 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("# pages.py", _SERVICES),
         ("# web.py", _SERVICES),
         ("gunicorn --preload", _SERVICES),
-        ("import os", By("tests/documents/test_services_page.py::test_a_worker_has_no_connection_of_its_parent")),
         ("# wsgi.py", _SERVICES),
         ("gunicorn --preload", _SERVICES),
     ),

@@ -66,24 +66,6 @@ def write_programs(blocks: Iterable[Block], directory: Path) -> None:
             (directory / block.first.removeprefix("# ")).write_text(block.text)
 
 
-_FORKED: Final = """
-from sqlalchemy import create_engine
-engine = create_engine("sqlite:///shop.db")
-engine.connect().close()
-{shown}
-if (child := os.fork()) == 0:
-    os._exit(engine.pool.checkedin())
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), engine.pool.checkedin())
-"""
-
-
-def test_a_worker_has_no_connection_of_its_parent(tmp_path: Path) -> None:
-    (shown,) = blocks_of("tests/documents/test_services_page.py::test_a_worker_has_no_connection_of_its_parent")
-    program = [sys.executable, "-c", _FORKED.format(shown=shown.text)]
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert (done.stdout, done.stderr) == ("0 1\n", "")
-
-
 def test_the_asyncapi_document_is_the_one_of_the_page(tmp_path: Path) -> None:
     command, printed, declares = blocks_of(_ASYNCAPI)
     write_programs([*blocks_of(_HERE), declares], tmp_path)
