@@ -1,7 +1,7 @@
 """``app.test.deliver``: a consumer of an ``App`` handles a message as a delivery of a broker, without a broker.
 
 The body is encoded and decoded, the handler runs in its inbox transaction, and what follows is that of ``App``: acknowledged, handed back,
-given to ``on_dead``, or a dead letter. What the handler itself sends needs a running app and a broker.
+given to ``on_dead``, or a dead letter. What the handler itself sends needs a running app and a broker, except the rows of an outbox.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from halfmq.client import delivery as delivery_module
 from halfmq.client.app_run import RegisteredConsumer
+from halfmq.client.arguments import checked_count
 from halfmq.client.consumer import ConsumerSpec
 from halfmq.client.handler import Handler
 from halfmq.client.message import Message
@@ -158,8 +159,10 @@ class DirectDeliveries:
         from 1; beyond the consumer's ``retries`` a failure is the last. The other arguments: as for ``AsyncClient.send``.
 
         Raises:
-            UsageError: no consumer takes such a message, several do, or an argument is wrong.
+            UsageError: no consumer takes such a message, several do, or an argument is wrong. Or the consumer has ``markers``, and the app
+                does not run.
         """
+        checked_count(attempt, "attempt", 1)
         message = compose(topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, properties=properties)
         ids = UniqueIds(self._app.client().clock, SystemEntropy())
         text = message.properties
@@ -193,6 +196,11 @@ class DirectDeliveries:
         ):  # its failures are counted in the process, and a test says how many there were
             message._failures = message.attempt - 1
         spec = self._spec(message, group)
+        if spec.markers is not None and not client.is_open:
+            raise UsageError(
+                f"the handler of topic {message.topic} sends in transactions (markers=...), so the app has to run",
+                hint="async with app.run():, at the broker of halfmq.testing; or outbox=... without markers, which needs no broker",
+            )
         handlers = spec.handlers(client, self._app.run_blocking)
         noted = delivery_module.Handlers(
             _noted(handlers.handle, delivery),
