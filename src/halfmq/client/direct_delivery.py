@@ -64,6 +64,8 @@ class Delivered(NamedTuple):
     replies: tuple[bytes, ...]
     #: With RETRIED: the pause before the next delivery, s, if the handler or the client has chosen it. None: the broker does.
     delay_s: float | None = None
+    #: Of the consumer, to which ``redeliver`` gives it again.
+    group: str = ""
 
 
 class _Delivery:
@@ -178,13 +180,15 @@ class DirectDeliveries:
         return await self._handle(_stored(message, text, self._app.client().clock.wall_ms(), attempt), group)
 
     async def redeliver(self, delivered: Delivered, *, group: str = "") -> Delivered:
-        """Let it handle the message of an earlier call again, as the next attempt. An inbox knows its id if it was handled.
+        """Let the same consumer handle the message of an earlier call again, as the next attempt. An inbox knows its id if it was handled.
+
+        ``group``: of another consumer.
 
         Raises:
             UsageError: as ``deliver``.
         """
         stored = delivered.message._stored
-        return await self._handle(stored._replace(reconsume_times=stored.reconsume_times + 1), group)
+        return await self._handle(stored._replace(reconsume_times=stored.reconsume_times + 1), group or delivered.group)
 
     async def _handle(self, stored: StoredMessage, group: str) -> Delivered:
         client = self._app.client()
@@ -210,7 +214,9 @@ class DirectDeliveries:
         await delivery_module.work(one, noted)
         if delivery.outcome is None:  # not said by the consumer, so the handler has ended without a word of it
             raise UsageError(f"the handler of {message!r} has neither returned nor raised")
-        return Delivered(delivery.outcome, message, delivery.error, tuple(delivery.replies), delivery.delay_s)
+        return Delivered(
+            delivery.outcome, message, delivery.error, tuple(delivery.replies), delivery.delay_s, spec.reads.group
+        )
 
     def _spec(self, message: Message, group: str) -> RegisteredConsumer:
         takes = [

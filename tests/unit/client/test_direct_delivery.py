@@ -166,12 +166,11 @@ async def test_a_handler_that_sends_in_transactions_needs_a_running_app(tmp_path
     with pytest.raises(UsageError, match=r"the handler of topic orders sends in transactions .*app\.run"):
         await app_at(URL).test.deliver("orders", Order(7))
     with Broker() as broker:
-        app = app_at(broker.url)
+        app, sent = app_at(broker.url), broker.sent()
         async with app.run():
             done = await app.test.deliver("orders", Order(7))
         assert (done.outcome, done.error) == (Handling.HANDLED, None)
-        (sent,) = broker.sent()("bills")
-        assert sent.json() == {"id": 7}
+        assert [message.json() for message in sent("bills")] == [{"id": 7}]
 
 
 async def test_what_follows_the_last_failure() -> None:
@@ -198,6 +197,25 @@ async def test_what_follows_the_last_failure() -> None:
         done = await app.test.deliver(topic, body, attempt=attempt, sharding_key=key)
         assert (done.outcome, done.delay_s) == (outcome, delay_s), (topic, attempt, body)
     assert dead == ["x", "worse"]
+
+
+async def test_a_message_is_redelivered_to_the_group_that_had_it() -> None:
+    app, seen = App(URL, group="g"), []  # type: tuple[App, list[tuple[str, int]]]
+
+    @app.consumer("orders", group="billing")
+    async def bill(message: Message) -> None:
+        seen.append(("billing", message.attempt))
+
+    @app.consumer("orders", group="stock")
+    async def reserve(message: Message) -> None:
+        seen.append(("stock", message.attempt))
+
+    done = await app.test.deliver("orders", b"x", group="stock")
+    assert done.group == "stock"
+    again = await app.test.redeliver(done)
+    await app.test.redeliver(again)
+    await app.test.redeliver(again, group="billing")
+    assert seen == [("stock", 1), ("stock", 2), ("stock", 3), ("billing", 3)]
 
 
 @pytest.mark.parametrize("attempt", [0, -1, 1.5, None])
