@@ -415,6 +415,7 @@ class QueuePuller:
             if self._context.telemetry is not None:
                 self._context.telemetry.received(message.topic, self._group)
             message._retry = feed.retry
+            message._settled = ""  # it may be here again, because it could not be handed back
             feed.put(self, message)
             return
         self._log_not_consumed(message.topic)
