@@ -183,7 +183,7 @@ async def test_a_commit_whose_messages_somebody_rolled_back_says_so(app: App) ->
     assert app.order_ids() == [1]
 
 
-@pytest.mark.parametrize("hook", ["before_commit", "after_commit"])
+@pytest.mark.parametrize("hook", ["before_commit", "after_commit", "after_transaction_end"])
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_a_hook_of_the_application_that_raises_tears_nothing_apart(app: App, hook: str, is_first: bool) -> None:
     def fail(*_: object) -> None:

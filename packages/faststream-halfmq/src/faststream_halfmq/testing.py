@@ -1,6 +1,7 @@
 """``TestHalfmqBroker``: a broker in memory, for tests of handlers. What is published is handled before ``publish`` returns, and an
-exception of a handler is raised there. There are no redeliveries, dead letters or delays, and no order of sharding keys: for these take
-the real broker in a thread (``halfmq.testing``).
+exception of a handler is raised there. There are no redeliveries, dead letters or delays, no order of sharding keys, and no checks, so that
+what is published with ``session=`` is not handled if its commit was cancelled, though it took place: for these take the real broker in a
+thread (``halfmq.testing``).
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
