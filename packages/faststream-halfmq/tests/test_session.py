@@ -114,6 +114,14 @@ async def test_a_message_of_a_transaction_that_is_rolled_back_never_arrives(eith
     assert either.arrived.empty()
 
 
+async def test_messages_may_be_published_at_once(either: Shop) -> None:
+    async with either.sessions() as session, session.begin():
+        await session.execute(insert(either.orders).values([{"id": 1}, {"id": 2}]))
+        await asyncio.gather(*(either.broker.publish({"id": number}, "orders", session=session) for number in (1, 2)))
+    arrived = [await either.next(), await either.next()]
+    assert sorted(one["id"] for one in arrived) == [1, 2]
+
+
 @pytest.mark.parametrize("of_class", [False, True])
 @pytest.mark.parametrize("name", ["after_commit", "after_transaction_end"])
 async def test_a_message_arrives_though_a_listener_of_the_application_raises(

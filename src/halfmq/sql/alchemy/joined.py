@@ -8,6 +8,7 @@ A session has the first of these listeners from its first message on; a listener
 session has the second, since it must come before those of the application: one that raises keeps the others from being called.
 """
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Final, TypeVar
 
@@ -27,9 +28,16 @@ from halfmq.sql.rules.block import SqlTransaction, send_commit
 
 _T = TypeVar("_T")
 
-#: Key in ``Session.info``: what was joined last.
+#: Keys in ``Session.info``: what was joined last; the lock of ``one_at_a_time``.
 _KEY: Final = "halfmq.joined"
+_LOCK_KEY: Final = "halfmq.joining"
 _PLACE: Final = "the transaction of a message"
+
+
+def one_at_a_time(session: Session) -> asyncio.Lock:
+    """Held while a task joins: before the first has written its marker, another one would find a guarded session, and nothing joined."""
+    lock: asyncio.Lock = session.info.setdefault(_LOCK_KEY, asyncio.Lock())
+    return lock
 
 
 def join(
