@@ -19,11 +19,12 @@ from halfmq.client.handler import Handler
 from halfmq.client.message import Message
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.producer import unique_key
-from halfmq.client.unique_ids import UniqueIds
+from halfmq.client.unique_ids import UniqueIds, process_ids
 from halfmq.client.user_code import is_async
 from halfmq.errors import UsageError
 from halfmq.model import properties as names
 from halfmq.model.stored_message import StoredMessage, body_crc_of
+from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.entropy import SystemEntropy
 
 if TYPE_CHECKING:
@@ -255,6 +256,14 @@ def _stored(message: OutgoingMessage, properties: bytes, now_ms: int, attempt: i
         body_crc=body_crc_of(message.body),
         properties=properties,
     )
+
+
+def as_received(outgoing: OutgoingMessage) -> Message:
+    """``outgoing`` as a consumer gets it, with an id and an offset of its own. No broker has it, so it cannot be acknowledged."""
+    offset = next(_offsets)
+    text = names.append(outgoing.properties, unique_key(process_ids().message_id()))
+    stored = _stored(outgoing, text, SystemClock().wall_ms(), attempt=1)._replace(queue_offset=offset)
+    return Message(stored, offset, stored.body)
 
 
 def _noted(handle: Any, delivery: _Delivery, *, dead: bool = False) -> Any:
