@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.support.waiting import until
@@ -68,6 +69,10 @@ async def test_a_member_without_the_topic_leaves_the_message_its_attempts(
     assert seen == [(1, False), (2, True)]
     assert old == []
     assert came_to_the_wrong_one(caplog) == 1
+    page = (Path(__file__).parents[2] / "docs" / "services.md").read_text()
+    assert [record.message in page for record in caplog.records if "does not consume that topic" in record.message] == [
+        True
+    ]
 
 
 async def test_a_group_that_never_consumes_the_topic_again_has_a_dead_letter_that_says_why(broker: Broker) -> None:
