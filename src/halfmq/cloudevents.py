@@ -111,8 +111,9 @@ def compose_event(
     """A message for ``send``, ``tx.send`` and ``prepare``; no I/O. ``tag``, ``delay``: as for ``compose``.
 
     Raises:
-        UsageError: data has no JSON form; in binary mode also for what a reader would take for something else: data that is one byte 0, an
-            extension that is empty or named ``contenttype``, and a ``datacontenttype`` that says that the body is an event.
+        UsageError: data has no JSON form, or ``partitionkey`` is empty; in binary mode also for what a reader would take for something
+            else: data that is one byte 0, an extension that is empty or named ``contenttype``, and a ``datacontenttype`` that says that the
+            body is an event.
         InvalidName, MessageTooLarge: as ``compose``.
     """
     if structured:

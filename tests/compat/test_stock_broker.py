@@ -51,12 +51,13 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield f"rocketmq://{stock.names}"
 
 
-async def test_client_works_against_a_stock_broker(url: str) -> None:
+async def test_client_works_against_a_stock_broker(url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with asyncio.TaskGroup() as parts:
         parts.create_task(plain_messages(url))
         parts.create_task(transactions(url))
         parts.create_task(a_shared_group(url))
         parts.create_task(requests(url))
+        parts.create_task(a_member_without_the_topic(url, caplog))
     # Another process of the group "orders" would be asked about what this one leaves behind.
     await check_after_a_crash(url)
     await asyncio.to_thread(the_blocking_facade, url)
@@ -135,6 +136,24 @@ async def requests(url: str) -> None:
         async with app.run():
             replies = await asyncio.gather(*(mq.request("prices", number, timeout=40) for number in range(1, 4)))
     assert [reply.json() for reply in replies] == [{"of": number} for number in range(1, 4)]
+
+
+async def a_member_without_the_topic(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It counts what such a member hands back, but does not make a dead letter of it: the handler gets the message once more."""
+    async with AsyncClient(url, group="mixed") as mq:
+        await mq.send("mixed-stock", b"x")
+        async with mq.consumer("mixed-stock", group="mixed", retries=1) as messages:
+            message = await messages.get(40.0)
+            assert message is not None
+            await message.retry(delay=1)
+        async with mq.consumer("mixed-orders", group="mixed", retries=1) as messages:
+            await until(lambda: "of topic mixed-stock was redelivered to group mixed" in caplog.text, "it comes", 40)
+            assert await messages.get(3.0) is None  # meanwhile it is handed back
+        async with mq.consumer("mixed-stock", group="mixed", retries=1) as messages:
+            message = await messages.get(60.0)
+            assert message is not None
+            assert (message.attempt, message.topic) == (3, "mixed-stock")
+            message.ack()
 
 
 async def transactions(url: str) -> None:

@@ -92,6 +92,8 @@ def test_a_wrong_argument_writes_nothing(using: str) -> None:
             send_on_commit("no topic", "1")
         with pytest.raises(UsageError, match="NUL"):
             send_on_commit("orders", "1", sharding_key="a\0")
+        with pytest.raises(UsageError, match="sharding_key '' is empty"):
+            send_on_commit("orders", "1", sharding_key="")
     assert topics() == []
 
 

@@ -476,6 +476,14 @@ async def test_a_lost_connection_is_opened_again_to_listen(
 
 
 @pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+def test_a_sharding_key_that_keeps_no_order_is_refused(shelf: Shelf) -> None:
+    with Session(shelf.engine) as session, session.begin():
+        with pytest.raises(UsageError, match="sharding_key '' is empty"):
+            shelf.outbox.send(session, "t", "1", sharding_key="")
+        assert not session.new
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
 def test_topics_of_other_targets(shelf: Shelf) -> None:
     with pytest.raises(InvalidName, match="any_topic=True"):
         shelf.outbox.send(Session(), "orders.created", {})

@@ -573,7 +573,7 @@ class Life:
             "orders", 0, 3, 0, 8, 7, PEER, 9, PEER, self.one_of([0, 1, 15, 16]), 0, b"failed", 3,
             encode({"UNIQ_KEY": f"R{self.count}", "TAGS": "TagA"}),
         )  # fmt: skip
-        self.log.do(SendBack(1, "CG", 200, 0, -1, "", message_back))
+        self.log.do(SendBack(1, "CG", 200, 0, -1, "", message_back, not_consumed=self.count % 5 == 0))
 
     def wait(self) -> None:
         self.log.later(self.one_of([1, 50, 700, 3_000, 30_000]))

@@ -468,6 +468,17 @@ async def test_a_subscriber_without_handlers_is_read_one_message_at_a_time(broke
     assert [one.json() for one in await dead_letters(broker, "billing", 1)] == [{"id": 2}]
 
 
+async def test_a_sharding_key_that_keeps_no_order_is_refused(broker: HalfmqBroker, halfmq_sent: Sent) -> None:
+    publisher = broker.publisher("orders")
+
+    await broker.start()
+    with pytest.raises(UsageError, match="sharding_key '' is empty"):
+        await broker.publish(1, "orders", sharding_key="")
+    with pytest.raises(UsageError, match="sharding_key '' is empty"):
+        await publisher.publish(1, sharding_key="")
+    halfmq_sent.nothing()
+
+
 def test_a_wrong_argument_is_refused_where_it_is_written() -> None:
     broker = HalfmqBroker(group="shop")
     with pytest.raises(UsageError, match="start='now'"):

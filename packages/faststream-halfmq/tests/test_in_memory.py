@@ -9,9 +9,10 @@ from faststream.exceptions import SubscriberNotFound
 from faststream.message import AckStatus
 from pydantic import BaseModel, ValidationError
 
-from faststream_halfmq import HalfmqBroker, HalfmqRouter, TestHalfmqBroker
+from faststream_halfmq import HalfmqBroker, HalfmqResponse, HalfmqRouter, TestHalfmqBroker
 from faststream_halfmq.annotations import HalfmqMessage as TheMessage
 from faststream_halfmq.testing import InMemoryProducer
+from halfmq import UsageError
 from halfmq.client.retry_policy import NotDecoded
 from halfmq.testing import Sent
 
@@ -112,6 +113,17 @@ async def test_each_group_gets_a_message_once_and_other_tags_are_not_delivered(i
         await broker.publish(3, "numbers", tag="three")
         await broker.publish(4, "numbers")
     assert seen == [1, 1, 2, 2]
+
+
+async def test_a_response_whose_sharding_key_keeps_no_order_is_refused(in_memory: Shop) -> None:
+    @in_memory.broker.subscriber("numbers")
+    @in_memory.broker.publisher("sums")
+    async def add(number: int) -> HalfmqResponse:
+        return HalfmqResponse(number, sharding_key="")
+
+    async with TestHalfmqBroker(in_memory.broker) as broker:
+        with pytest.raises(UsageError, match="sharding_key '' is empty"):
+            await broker.publish(1, "numbers")
 
 
 async def test_a_request_without_a_subscriber_is_an_exception(in_memory: Shop) -> None:

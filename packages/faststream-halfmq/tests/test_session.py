@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, select
+from sqlalchemy import Column, Integer, MetaData, Table, create_engine, event, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -112,6 +112,34 @@ async def test_a_message_of_a_transaction_that_is_rolled_back_never_arrives(eith
     assert await either.next() == {"id": 2}
     assert await either.ids() == [2]
     assert either.arrived.empty()
+
+
+async def test_messages_may_be_published_at_once(either: Shop) -> None:
+    async with either.sessions() as session, session.begin():
+        await session.execute(insert(either.orders).values([{"id": 1}, {"id": 2}]))
+        await asyncio.gather(*(either.broker.publish({"id": number}, "orders", session=session) for number in (1, 2)))
+    arrived = [await either.next(), await either.next()]
+    assert sorted(one["id"] for one in arrived) == [1, 2]
+
+
+@pytest.mark.parametrize("of_class", [False, True])
+@pytest.mark.parametrize("name", ["after_commit", "after_transaction_end"])
+async def test_a_message_arrives_though_a_listener_of_the_application_raises(
+    either: Shop, name: str, of_class: bool
+) -> None:
+    class Sessions(Session):
+        pass
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("mine")
+
+    async with either.sessions(sync_session_class=Sessions) as session:
+        event.listen(Sessions if of_class else session.sync_session, name, fail)
+        await either.place(session, 1)
+        with pytest.raises(RuntimeError, match="mine"):
+            await session.commit()
+    assert await either.next() == {"id": 1}
+    assert await either.ids() == [1]
 
 
 async def test_nothing_else_becomes_visible_at_the_broker(shop: Shop, halfmq_sent: Sent, halfmq_broker: Broker) -> None:

@@ -38,7 +38,7 @@ _POLL_S: Final = 0.1
 #: Properties of the dead letter that its copy does not have.
 _OF_LETTER: Final = (
     names.DELAY, names.REAL_TOPIC, names.REAL_QID, names.DLQ_ORIGIN_TOPIC, names.DLQ_ORIGIN_MESSAGE_ID, names.HMQ_DEAD_REASON,
-    names.HMQ_REDRIVEN_FROM, names.TRAN_MSG,
+    names.HMQ_NOT_CONSUMED, names.HMQ_REDRIVEN_FROM, names.TRAN_MSG,
 )  # fmt: skip
 
 _Groups = Annotated[str, typer.Option("--group", help="Only of this consumer group.")]

@@ -31,7 +31,9 @@ def send(
     property_: Annotated[
         list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property; may be repeated.")
     ] = None,
-    sharding_key: Annotated[str, typer.Option(help="Messages with the same one are in one queue, in order.")] = "",
+    sharding_key: Annotated[
+        str | None, typer.Option(help="Messages with the same one are in one queue, in order.")
+    ] = None,
     tx: Annotated[
         bool, typer.Option("--tx", help="Send it as a half message, and commit it at once: does that work here?")
     ] = False,
@@ -56,7 +58,7 @@ def send(
     pairs = dict(_pair(one) for one in property_ or ())
     with _COMMANDS.reported():
         named: dict[str, Any] = {
-            "tag": tag or None, "keys": key or (), "sharding_key": sharding_key or None, "properties": pairs or None,
+            "tag": tag or None, "keys": key or (), "sharding_key": sharding_key, "properties": pairs or None,
         }  # fmt: skip
         message = compose(topic, content, **named)
         if preview:

@@ -58,6 +58,9 @@ async def _given_up(consumer: Consumer, handlers: Handlers, message: Message) ->
         except (Exception, asyncio.CancelledError) as error:
             if is_our_cancellation(error):
                 raise
+            if message._is_settled_before(error):
+                consumer.handled(message)
+                return
             if isinstance(error, NotDecoded):
                 log.error("on_dead cannot be called for %r, since it cannot be decoded: %s", message, error)
                 failures = DEAD_CALLS
@@ -91,6 +94,9 @@ async def _handle_here(consumer: Consumer, handlers: Handlers, message: Message)
     except (Exception, asyncio.CancelledError) as error:
         if is_our_cancellation(error):
             raise
+        if message._is_settled_before(error):
+            consumer.handled(message)
+            return
         message._failed(error)
         if message._is_given_up_after(error):
             await _given_up(consumer, handlers, message)

@@ -1,7 +1,7 @@
 """``app.test.deliver``: a consumer of an ``App`` handles a message as a delivery of a broker, without a broker.
 
 The body is encoded and decoded, the handler runs in its inbox transaction, and what follows is that of ``App``: acknowledged, handed back,
-given to ``on_dead``, or a dead letter. What the handler itself sends needs a running app and a broker.
+given to ``on_dead``, or a dead letter. What the handler itself sends needs a running app and a broker, except the rows of an outbox.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from halfmq.client import delivery as delivery_module
 from halfmq.client.app_run import RegisteredConsumer
+from halfmq.client.arguments import checked_count
 from halfmq.client.consumer import ConsumerSpec
 from halfmq.client.handler import Handler
 from halfmq.client.message import Message
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.producer import unique_key
-from halfmq.client.unique_ids import UniqueIds
+from halfmq.client.unique_ids import UniqueIds, process_ids
 from halfmq.client.user_code import is_async
 from halfmq.errors import UsageError
 from halfmq.model import properties as names
 from halfmq.model.stored_message import StoredMessage, body_crc_of
+from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.entropy import SystemEntropy
 
 if TYPE_CHECKING:
@@ -63,6 +65,8 @@ class Delivered(NamedTuple):
     replies: tuple[bytes, ...]
     #: With RETRIED: the pause before the next delivery, s, if the handler or the client has chosen it. None: the broker does.
     delay_s: float | None = None
+    #: Of the consumer, to which ``redeliver`` gives it again.
+    group: str = ""
 
 
 class _Delivery:
@@ -158,8 +162,10 @@ class DirectDeliveries:
         from 1; beyond the consumer's ``retries`` a failure is the last. The other arguments: as for ``AsyncClient.send``.
 
         Raises:
-            UsageError: no consumer takes such a message, several do, or an argument is wrong.
+            UsageError: no consumer takes such a message, several do, or an argument is wrong. Or the consumer has ``markers``, and the app
+                does not run.
         """
+        checked_count(attempt, "attempt", 1)
         message = compose(topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, properties=properties)
         ids = UniqueIds(self._app.client().clock, SystemEntropy())
         text = message.properties
@@ -175,13 +181,15 @@ class DirectDeliveries:
         return await self._handle(_stored(message, text, self._app.client().clock.wall_ms(), attempt), group)
 
     async def redeliver(self, delivered: Delivered, *, group: str = "") -> Delivered:
-        """Let it handle the message of an earlier call again, as the next attempt. An inbox knows its id if it was handled.
+        """Let the same consumer handle the message of an earlier call again, as the next attempt. An inbox knows its id if it was handled.
+
+        ``group``: of another consumer.
 
         Raises:
             UsageError: as ``deliver``.
         """
         stored = delivered.message._stored
-        return await self._handle(stored._replace(reconsume_times=stored.reconsume_times + 1), group)
+        return await self._handle(stored._replace(reconsume_times=stored.reconsume_times + 1), group or delivered.group)
 
     async def _handle(self, stored: StoredMessage, group: str) -> Delivered:
         client = self._app.client()
@@ -193,6 +201,11 @@ class DirectDeliveries:
         ):  # its failures are counted in the process, and a test says how many there were
             message._failures = message.attempt - 1
         spec = self._spec(message, group)
+        if spec.markers is not None and not client.is_open:
+            raise UsageError(
+                f"the handler of topic {message.topic} sends in transactions (markers=...), so the app has to run",
+                hint="async with app.run():, at the broker of halfmq.testing; or outbox=... without markers, which needs no broker",
+            )
         handlers = spec.handlers(client, self._app.run_blocking)
         noted = delivery_module.Handlers(
             _noted(handlers.handle, delivery),
@@ -202,7 +215,9 @@ class DirectDeliveries:
         await delivery_module.work(one, noted)
         if delivery.outcome is None:  # not said by the consumer, so the handler has ended without a word of it
             raise UsageError(f"the handler of {message!r} has neither returned nor raised")
-        return Delivered(delivery.outcome, message, delivery.error, tuple(delivery.replies), delivery.delay_s)
+        return Delivered(
+            delivery.outcome, message, delivery.error, tuple(delivery.replies), delivery.delay_s, spec.reads.group
+        )
 
     def _spec(self, message: Message, group: str) -> RegisteredConsumer:
         takes = [
@@ -241,6 +256,14 @@ def _stored(message: OutgoingMessage, properties: bytes, now_ms: int, attempt: i
         body_crc=body_crc_of(message.body),
         properties=properties,
     )
+
+
+def as_received(outgoing: OutgoingMessage) -> Message:
+    """``outgoing`` as a consumer gets it, with an id and an offset of its own. No broker has it, so it cannot be acknowledged."""
+    offset = next(_offsets)
+    text = names.append(outgoing.properties, unique_key(process_ids().message_id()))
+    stored = _stored(outgoing, text, SystemClock().wall_ms(), attempt=1)._replace(queue_offset=offset)
+    return Message(stored, offset, stored.body)
 
 
 def _noted(handle: Any, delivery: _Delivery, *, dead: bool = False) -> Any:

@@ -75,6 +75,8 @@ class GroupMember:
         #: By broker and topic.
         self._commit_targets: dict[tuple[str, str], _CommitTarget] = {}
         self._missing: set[str] = set()
+        #: Topics of redelivered messages that have no consumer here, which is logged once.
+        self._not_consumed: set[str] = set()
         #: By topic, without the retry topic. Queues of a topic that is missing here are not taken yet: its start is being fixed.
         self._starts: dict[str, TopicStart] = {}
         #: False: a broker answers, and does not take this client as a member; the consumers get nothing of its queues.
@@ -340,6 +342,7 @@ class GroupMember:
             self._dead_letters,
             start,
             self.retries,
+            self._not_consumed,
             commit_start,
         )
         self._pullers[queue] = puller, asyncio.get_running_loop().create_task(self._run(puller))

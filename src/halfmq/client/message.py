@@ -95,7 +95,8 @@ class Message:
     """
 
     __slots__ = (
-        "_dead_calls", "_delivery", "_failure", "_failures", "_log_offset", "_properties", "_replies", "_retry", "_sends", "_stored", "_texts",
+        "_dead_calls", "_delivery", "_failure", "_failures", "_log_offset", "_properties", "_replies", "_retry", "_sends", "_settled", "_stored",
+        "_texts",
         "body", "offset", "queue", "topic",
     )  # fmt: skip
 
@@ -111,6 +112,8 @@ class Message:
         self._retry: Retry | None = None
         #: How often handling it failed in this process, if its consumer retries it there; None: the broker counts.
         self._failures: int | None = None
+        #: What was said of this delivery: "" or acknowledged, handed back, rejected.
+        self._settled = ""
         self._sends: Sends | None = None
         self._replies: list[OutgoingMessage] | None = None
         self._log_offset = log_offset
@@ -240,8 +243,14 @@ class Message:
         return self._delivery
 
     def ack(self) -> Awaitable[None]:
-        """Acknowledge the message, at once and with or without ``await``. The offset is committed within about a second."""
+        """Acknowledge the message, at once and with or without ``await``. The offset is committed within about a second.
+
+        It is final: if the handler, or the block of ``processing``, raises after it, that is logged, and the message is not handled again.
+        A handler need not call it, since its return acknowledges the message once what it wrote is committed; what comes after an
+        earlier ``ack`` is lost if the process dies, and what is rolled back is not done again.
+        """
         self._required_delivery().ack(self)
+        self._settled = "acknowledged"
         return _DONE
 
     async def retry(self, delay: float | None = None) -> None:
@@ -249,7 +258,8 @@ class Message:
 
         ``delay`` in seconds, at most 3 days; None: as the consumer's ``Retry`` says, whose default lets the broker choose (10 s, 30 s, 1
         min, ...). Apache RocketMQ rounds it up to a standard delay level, the longest of which is 2 h. After the consumer's ``retries`` it
-        goes to the dead-letter queue. If the broker is unreachable, it is delivered again in this process.
+        goes to the dead-letter queue. If the broker is unreachable, it is delivered again in this process. What the handler raises after it
+        is only logged.
 
         Raises:
             UsageError: ``delay`` is no such number, or the message did not come from a consumer.
@@ -257,14 +267,16 @@ class Message:
         if delay is not None:
             checked_seconds(delay, "delay", zero=True, at_most=DELAY_MAX_S)
         await self._required_delivery().retry(self, self._delay_s(delay))
+        self._settled = "handed back"
 
     def _delay_s(self, delay: float | None) -> float | None:
         """``delay``, or that of the policy; None: the broker chooses."""
         return self._retry.delay_s(self.attempt) if delay is None and self._retry is not None else delay
 
     async def reject(self) -> None:
-        """Move the message to the group's dead-letter queue (``%DLQ%group``) at once."""
+        """Move the message to the group's dead-letter queue (``%DLQ%group``) at once. What the handler raises after it is only logged."""
         await self._required_delivery().reject(self)
+        self._settled = "rejected"
 
     # --- what the reader sends because of it ------------------------------------------------------------------------
 
@@ -372,7 +384,7 @@ class Message:
     @asynccontextmanager
     async def processing(self) -> AsyncIterator["Message"]:
         """A block that calls ``ack`` at its end, and ``retry`` if it raises, or ``reject`` if the consumer's ``Retry`` says so of the
-        exception. That is logged, not propagated.
+        exception. That is logged, not propagated. If the block has called one of them itself, what it raises is only logged.
 
         If the task itself is cancelled, the message stays unacknowledged and CancelledError propagates; a CancelledError from
         something that the block awaits is treated like any exception.
@@ -383,6 +395,8 @@ class Message:
         except (Exception, asyncio.CancelledError) as error:
             if is_our_cancellation(error):
                 raise
+            if self._is_settled_before(error):
+                return
             self._failed(error)
             if self._is_given_up_after(error):
                 await self.reject()
@@ -395,6 +409,16 @@ class Message:
     def _failed(self, error: BaseException) -> None:
         """Remember why, for whoever reads the dead letter."""
         self._failure = printable(f"{type(error).__name__}: {error}"[: limits.DEAD_REASON_CHARS_MAX])
+
+    def _is_settled_before(self, error: BaseException) -> bool:
+        """Whether the application has said itself what becomes of this delivery, before it raised ``error``; logs it.
+
+        The first word counts, as with FastStream: to hand back what is acknowledged would handle it twice, and to hand it back twice would
+        make two of it.
+        """
+        if self._settled:
+            log.error("processing of %r failed after it was %s, which counts", self, self._settled, exc_info=error)
+        return bool(self._settled)
 
     def _is_given_up_after(self, error: BaseException) -> bool:
         """Whether no other attempt would help, as the policy says; logs it."""

@@ -96,14 +96,14 @@ def compose(
 ) -> OutgoingMessage:
     """Validate and encode one message; no I/O.
 
-    ``key`` is added to ``keys``. Messages with the same ``sharding_key`` go to the same queue. ``delay``: seconds.
+    ``key`` is added to ``keys``. Messages with the same ``sharding_key`` go to the same queue; None: without order. ``delay``: seconds.
 
     Raises:
         UsageError, InvalidName, MessageTooLarge: an argument is wrong.
     """
     encoded = encode_body(body, topic)
     delay_ms = 0 if delay is None else _delay_ms(delay)
-    if tag is None and key is None and not keys and sharding_key is None and properties is None:
+    if tag is None and key is None and not keys and keys != "" and sharding_key is None and properties is None:
         return OutgoingMessage(checked_topic(topic), encoded, b"", "", delay_ms)
     pairs: list[tuple[str, str]] = []
     if tag is not None:
@@ -111,7 +111,7 @@ def compose(
     all_keys = [*([] if key is None else [key]), *_several(keys)]
     if all_keys:
         pairs.append((names.KEYS, " ".join(map(_checked_key, all_keys))))
-    shard = "" if sharding_key is None else str(sharding_key)
+    shard = "" if sharding_key is None else _checked_sharding_key(sharding_key)
     if shard:
         pairs.append((names.SHARDING_KEY, shard))
     if properties is not None:
@@ -179,6 +179,17 @@ def _checked_key(key: object) -> str:
         raise UsageError(
             f"key {key!r} is None, empty or contains whitespace",
             hint="a str or a number; keys are separated by spaces on the wire",
+        )
+    return text
+
+
+def _checked_sharding_key(sharding_key: object) -> str:
+    """An empty one would keep no order, and say nothing of it."""
+    text = "" if isinstance(sharding_key, bytes) else str(sharding_key)
+    if not text:
+        raise UsageError(
+            f"sharding_key {sharding_key!r} is empty or bytes",
+            hint="a str or a number; None for a message without order",
         )
     return text
 

@@ -32,7 +32,8 @@ from halfmq.client.start_position import Start, ask, committed_offset, place, st
 from halfmq.client.user_code import spawn
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, ProtocolError, RequestFailed
 from halfmq.model.properties import DLQ_ORIGIN_TOPIC
-from halfmq.wire.remoting.codes import EXT_DELAY_MS, EXT_FAILURE, PullFlag, RequestCode, ResponseCode
+from halfmq.printable import printable
+from halfmq.wire.remoting.codes import EXT_DELAY_MS, EXT_FAILURE, EXT_NOT_CONSUMED, PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.fields import PulledReply
 from halfmq.wire.remoting.heartbeat import Subscription
 from halfmq.wire.remoting.message_codec import PulledMessage, split_pull, unpack
@@ -62,6 +63,11 @@ _DAMAGED: Final = "is damaged: its CRC differs from the stored one."
 _CHECK_THE_DISK: Final = " If this persists, check the broker's disk (halfmq store verify)."
 #: A message that could not be handed back is delivered again in this process after this.
 _LOCAL_RETRY_S: Final = 5.0
+#: Attempts, at least, of a message that is handed back because its topic is not consumed here. For Apache RocketMQ, which counts that
+#: as an attempt; its own default (``retryMaxTimes``), nearly five hours. With fewer the message would die of members that cannot handle it.
+_ATTEMPTS_OF_OTHERS: Final = 16
+#: Maximum of topics for which that is logged, once for each.
+_NOT_CONSUMED_LOGGED_MAX: Final = 100
 #: An unchanged offset is committed again after this, since a late commit of the previous owner may have overwritten it.
 #: Precedent: RocketMQ commits all offsets every 5 s (``persistConsumerOffsetInterval``).
 _RECOMMIT_S: Final = 10.0
@@ -208,6 +214,7 @@ class QueuePuller:
         dead_letters: DeadLetterOrigins,
         start: Start,
         retries: int,
+        not_consumed: set[str],
         commit_start: "Callable[[QueuePuller], Awaitable[None]] | None" = None,
     ) -> None:
         """``commit_start``: commits the start offset before the first pull, if the group has no committed offset."""
@@ -226,6 +233,8 @@ class QueuePuller:
         self._origins: dict[int, str] = {}
         self._start = start
         self._retries = retries
+        #: Topics of redelivered messages that have no consumer here, as logged; owned by the group member.
+        self._not_consumed = not_consumed
         self._commit_start = commit_start
         self._tracker: OffsetTracker | None = None
         self._committed = -1
@@ -395,7 +404,8 @@ class QueuePuller:
 
     def _deliver(self, message: Message) -> None:
         """Deliver to the consumer of the message's topic. A redelivery of a topic that no consumer here reads is handed back:
-        delivered to another consumer it would be lost for the right one.
+        delivered to another consumer it would be lost for the right one. Left unacknowledged it would stay here for as long as this
+        member runs, and then come again together with everything after it.
         """
         self._again.discard(message.offset)
         if self.released:
@@ -405,10 +415,23 @@ class QueuePuller:
             if self._context.telemetry is not None:
                 self._context.telemetry.received(message.topic, self._group)
             message._retry = feed.retry
+            message._settled = ""  # it may be here again, because it could not be handed back
             feed.put(self, message)
             return
-        log.warning("%r was redelivered for a topic that has no consumer here; handed back", message)
-        spawn(self._tasks, self.retry(message, None), "handing a message back failed")
+        self._log_not_consumed(message.topic)
+        spawn(self._tasks, self._send_back(message, 0, not_consumed=True), "handing a message back failed")
+
+    def _log_not_consumed(self, topic: str) -> None:
+        """Once for each topic."""
+        if topic in self._not_consumed or len(self._not_consumed) >= _NOT_CONSUMED_LOGGED_MAX:
+            return
+        self._not_consumed.add(topic)
+        log.warning(
+            "a message of topic %s was redelivered to group %s, and came to this client, which does not consume that topic in this group. It is "
+            "handed back for another member, and after some hours it is a dead letter of its group. Consume the same topics in every "
+            "process of the group, or give the consumers of %s a group of their own; logged once",
+            printable(topic), self._group, printable(topic),
+        )  # fmt: skip
 
     def _feed_of(self, message: Message) -> Feed | None:
         feed = self._feeds.get(self.queue.topic) or self._feeds.get(message.topic)
@@ -484,8 +507,10 @@ class QueuePuller:
     async def answer(self, work: Coroutine[Any, Any, None], size_bytes: int) -> None:
         await behind(self._context, work, size_bytes)
 
-    async def _send_back(self, message: Message, level: int, delay: float | None = None) -> None:
-        """``delay``: exact, seconds, for brokers that know more than levels."""
+    async def _send_back(
+        self, message: Message, level: int, delay: float | None = None, *, not_consumed: bool = False
+    ) -> None:
+        """``delay``: exact, seconds, for brokers that know more than levels. ``not_consumed``: no consumer here reads its topic."""
         self._context.refuse_other_loop("this message")
         if self.released:
             self._warn_moved(message, level)
@@ -500,11 +525,17 @@ class QueuePuller:
             "originMsgId": message.message_id,
             "originTopic": message.topic,
             "unitMode": "false",
-            "maxReconsumeTimes": str(self._retries),
+            "maxReconsumeTimes": str(max(self._retries, _ATTEMPTS_OF_OTHERS) if not_consumed else self._retries),
         }
         if delay is not None:
             ext[EXT_DELAY_MS] = str(round(delay * 1000))
-        if message._failure:
+        if not_consumed:
+            ext[EXT_NOT_CONSUMED] = "true"
+            ext[EXT_FAILURE] = (
+                f"NotConsumed: group {self._group} has a member that does not consume topic {printable(message.topic)}: "
+                f"client {self._context.membership.client_id}"
+            )
+        elif message._failure:
             ext[EXT_FAILURE] = message._failure
         try:
             await self._hand_back(ext)

@@ -418,11 +418,14 @@ class BlockingMessage(Message):
     def ack(self) -> None:  # type: ignore[override]
         """Acknowledge the message. It returns at once; the offset is committed within about a second.
 
+        It is final: if the block of ``processing`` raises after it, that is logged, and the message is not handled again.
+
         Raises:
             UsageError: the message did not come from a consumer, or came in the parent of this process.
         """
         delivery = self._required_delivery()
         loop_thread().post(delivery.ack, self)
+        self._settled = "acknowledged"
 
     def retry(self, delay: float | None = None) -> None:  # type: ignore[override]
         """Hand the message back for redelivery to any member of the group, with ``attempt`` incremented; waits for the broker.
@@ -437,6 +440,7 @@ class BlockingMessage(Message):
         if delay is not None:
             checked_seconds(delay, "delay", zero=True, at_most=DELAY_MAX_S)
         loop_thread().run(self._required_delivery().retry(self, self._delay_s(delay)))
+        self._settled = "handed back"
 
     def reject(self) -> None:  # type: ignore[override]
         """Move the message to the group's dead-letter queue (``%DLQ%group``) at once; waits for the broker.
@@ -445,6 +449,7 @@ class BlockingMessage(Message):
             UsageError: the message did not come from a consumer of this process.
         """
         loop_thread().run(self._required_delivery().reject(self))
+        self._settled = "rejected"
 
     def reply(self, body: object) -> None:  # type: ignore[override]
         """Answer a request: its sender gets ``body``, if it still waits. It is sent now.
@@ -462,12 +467,15 @@ class BlockingMessage(Message):
     @contextmanager
     def processing(self) -> Iterator["BlockingMessage"]:  # type: ignore[override]
         """A block that calls ``ack`` at its end, and ``retry`` if it raises, or ``reject`` if the consumer's ``Retry`` says so of the
-        exception. That is logged, not propagated; KeyboardInterrupt and SystemExit are, and leave the message unacknowledged.
+        exception. That is logged, not propagated; KeyboardInterrupt and SystemExit are, and leave the message unacknowledged. If the block
+        has called one of them itself, what it raises is only logged.
         """
         try:
             with self._required_delivery().handling(self):
                 yield self
         except Exception as error:  # noqa: BLE001 - the application's code or a bug; logged, and the service goes on
+            if self._is_settled_before(error):
+                return
             self._failed(error)
             if self._is_given_up_after(error):
                 self.reject()

@@ -255,6 +255,8 @@ class SendBack(NamedTuple):
     failure: str = ""
     #: When the next attempt begins, ms from now; it comes before ``delay_level``. -1: as that says.
     delay_ms: int = -1
+    #: The member does not consume the message's topic: this was no attempt, and the two fields of delays do not count.
+    not_consumed: bool = False
 
 
 class Actor(NamedTuple):

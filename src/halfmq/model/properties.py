@@ -73,6 +73,8 @@ HMQ_BRANCH: Final = "HMQ_BRANCH"
 HMQ_USER: Final = "HMQ_USER"
 #: Of a dead letter: the exception with which its last attempt failed, as its consumer says it. Written by the broker.
 HMQ_DEAD_REASON: Final = "HMQ_DEAD_REASON"
+#: Of a redelivered message: how often it came to a member of the group that does not consume its topic. Written by the broker.
+HMQ_NOT_CONSUMED: Final = "HMQ_NOT_CONSUMED"
 #: Of a message that an operator sent again: the offset id of the dead letter that it is a copy of.
 HMQ_REDRIVEN_FROM: Final = "HMQ_REDRIVEN_FROM"
 #: The id of the message for which this one makes amends.
@@ -121,7 +123,7 @@ SYSTEM: Final = RESERVED | {
     ),
     *("INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"),
     *(HMQ_TX_ID, HMQ_TX_INDEX, HMQ_TX_COUNT, HMQ_TX_NAME, HMQ_QUERY_ID, HMQ_TX_MARKER, HMQ_ADVICE, HMQ_COMMENT),
-    *(HMQ_DEAD_REASON, HMQ_REDRIVEN_FROM),
+    *(HMQ_DEAD_REASON, HMQ_NOT_CONSUMED, HMQ_REDRIVEN_FROM),
     *(HMQ_COORDINATOR, HMQ_BRANCH, HMQ_USER, HMQ_TCC_LATER, HMQ_TCC_REFUSED),
 }
 

@@ -64,7 +64,9 @@ async def test_a_preview_sends_nothing_and_a_rolled_back_transaction_is_never_re
         assert "is ROLLED_BACK" in await ok(running, send.app, "orders", "no", "--tx", "--rollback")
         assert "is COMMITTED" in await ok(running, send.app, "orders", "yes", "--tx")
         assert [one["body"] for one in await peeked(running, "--last", "9")] == ["yes"]
-        for wrong in (("x", "--rollback"), ("x", "--property", "novalue"), ("x", "--property", "KEYS=x")):
+        for wrong in (
+            ("x", "--rollback"), ("x", "--property", "novalue"), ("x", "--property", "KEYS=x"), ("x", "--key", ""), ("x", "--sharding-key", ""),
+        ):  # fmt: skip
             assert (await run(running, send.app, "orders", *wrong)).exit_code == 2, wrong
 
 

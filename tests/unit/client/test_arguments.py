@@ -339,6 +339,40 @@ async def test_whatever_an_argument_is_the_call_says_so_or_takes_it(owner: type,
         assert examined
 
 
+SHARDED = [
+    (AsyncTcc, "send"),  # by its options
+    *((owner, name) for owner, rows in RIGHT.items() for name in rows if "sharding_key" in inspect.signature(getattr(owner, name)).parameters),
+]  # fmt: skip
+
+
+def test_the_calls_with_a_sharding_key_are_known() -> None:
+    assert {f"{owner.__name__}.{name}" for owner, name in SHARDED} == {
+        "AsyncClient.send", "AsyncClient.request", "AsyncClient.send_in_transaction", "AsyncTransaction.send", "AsyncTcc.send",
+        "Message.compensate",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("owner", "name"), SHARDED)
+@pytest.mark.parametrize("key", ["", b"7"])
+@in_virtual_time
+async def test_a_sharding_key_that_keeps_no_order_is_refused(owner: type, name: str, key: object) -> None:
+    broker = ScriptedBroker(queues=1)
+    broker.topics.add("t")
+    broker.append("t", 0, b"x")
+    async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+        message = await messages.get(5)
+        assert message is not None
+        message._sends = Nowhere()
+        tcc = mq.tcc(SimpleNamespace(), markers=AnyMarkers(), checked_elsewhere=True)  # type: ignore[arg-type]
+        tcc._tx = await tcc._inner.__aenter__()
+        targets = {AsyncClient: mq, AsyncTransaction: mq.begin(), AsyncTcc: tcc, Message: message}
+        others = {other: RIGHT[owner][name][other] for other in RIGHT[owner][name].keys() - {"topic", "body"}}
+        call = getattr(targets[owner], name)
+        with pytest.raises(UsageError, match="sharding_key"):
+            await made(call("t", b"x", **others, sharding_key=key))
+    assert len(broker.logs["t", 0]) == 1
+
+
 @pytest.mark.parametrize("try_", [wrong for wrong in WRONG if not callable(wrong)])
 @in_virtual_time
 async def test_a_try_that_is_none_is_refused_before_its_cancel_is_sent(try_: Any) -> None:

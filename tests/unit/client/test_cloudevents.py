@@ -162,6 +162,12 @@ def test_attributes_that_no_event_has_are_refused(change: dict[str, Any], said: 
         CloudEvent(**{"id": "1", "source": "/s", "type": "t"} | change)
 
 
+def test_a_partition_key_that_keeps_no_order_is_refused() -> None:
+    event = CloudEvent(id="1", source="/s", type="t", extensions={"partitionkey": ""})
+    with pytest.raises(UsageError, match="sharding_key '' is empty"):
+        compose_event("t", event, structured=True)
+
+
 def test_data_that_a_mode_cannot_say_is_refused() -> None:
     zero = CloudEvent(id="1", source="/s", type="t", data=b"\0")
     with pytest.raises(UsageError, match="one byte 0"):

@@ -7,11 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, select
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
+from sqlalchemy.pool import NullPool
 
 from halfmq import App, Message, UsageError
 from halfmq.client.direct_delivery import Handling
-from halfmq.sql import Inbox
+from halfmq.sql import Inbox, MarkerTable
+from halfmq.testing import Broker
 
 URL = "rocketmq://127.0.0.1:1"
 
@@ -137,6 +140,39 @@ async def test_the_inbox_lets_a_message_have_its_effect_once(tmp_path: Path) -> 
         assert list(connection.scalars(select(rows.c.id))) == [7, 8]
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_handler_that_sends_in_transactions_needs_a_running_app(tmp_path: Path, is_async: bool) -> None:
+    metadata = MetaData()
+    inbox, markers = Inbox(metadata), MarkerTable(metadata)
+    plain = create_engine(f"sqlite:///{tmp_path}/db")
+    metadata.create_all(plain)
+    sessions: Any = sessionmaker(plain)
+    if is_async:
+        sessions = async_sessionmaker(create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/db", poolclass=NullPool))
+
+    def app_at(url: str) -> App:
+        app = App(url, group="g", sessions=sessions)
+        app.answer_checks(markers)
+
+        async def bill_async(order: Order, session: Any, tx: Any) -> None:
+            tx.send("bills", order)
+
+        def bill(order: Order, session: Any, tx: Any) -> None:
+            tx.send("bills", order)
+
+        app.consumer("orders", group="billing", inbox=inbox, markers=markers)(bill_async if is_async else bill)  # type: ignore[call-overload]
+        return app
+
+    with pytest.raises(UsageError, match=r"the handler of topic orders sends in transactions .*app\.run"):
+        await app_at(URL).test.deliver("orders", Order(7))
+    with Broker() as broker:
+        app, sent = app_at(broker.url), broker.sent()
+        async with app.run():
+            done = await app.test.deliver("orders", Order(7))
+        assert (done.outcome, done.error) == (Handling.HANDLED, None)
+        assert [message.json() for message in sent("bills")] == [{"id": 7}]
+
+
 async def test_what_follows_the_last_failure() -> None:
     app, dead = App(URL, group="g"), []  # type: tuple[App, list[str]]
 
@@ -161,6 +197,33 @@ async def test_what_follows_the_last_failure() -> None:
         done = await app.test.deliver(topic, body, attempt=attempt, sharding_key=key)
         assert (done.outcome, done.delay_s) == (outcome, delay_s), (topic, attempt, body)
     assert dead == ["x", "worse"]
+
+
+async def test_a_message_is_redelivered_to_the_group_that_had_it() -> None:
+    app, seen = App(URL, group="g"), []  # type: tuple[App, list[tuple[str, int]]]
+
+    @app.consumer("orders", group="billing")
+    async def bill(message: Message) -> None:
+        seen.append(("billing", message.attempt))
+
+    @app.consumer("orders", group="stock")
+    async def reserve(message: Message) -> None:
+        seen.append(("stock", message.attempt))
+
+    done = await app.test.deliver("orders", b"x", group="stock")
+    assert done.group == "stock"
+    again = await app.test.redeliver(done)
+    await app.test.redeliver(again)
+    await app.test.redeliver(again, group="billing")
+    assert seen == [("stock", 1), ("stock", 2), ("stock", 3), ("billing", 3)]
+
+
+@pytest.mark.parametrize("attempt", [0, -1, 1.5, None])
+async def test_attempts_are_counted_from_one(attempt: Any) -> None:
+    app, seen = an_app()
+    with pytest.raises(UsageError, match="attempt="):
+        await app.test.deliver("orders", Order(7), attempt=attempt)
+    assert seen == []
 
 
 async def test_the_handler_may_say_itself_what_becomes_of_the_message() -> None:

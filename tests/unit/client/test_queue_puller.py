@@ -368,7 +368,9 @@ async def test_retry_hands_back_with_a_level_and_comes_again_with_its_topic() ->
 
 
 @in_virtual_time
-async def test_retry_of_a_topic_that_nobody_here_consumes_goes_back_until_somebody_does() -> None:
+async def test_retry_of_a_topic_that_nobody_here_consumes_goes_back_until_somebody_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     broker = one_queue()
     broker.topics.add("other")
     async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
@@ -378,7 +380,14 @@ async def test_retry_of_a_topic_that_nobody_here_consumes_goes_back_until_somebo
         )
         broker.append("%RETRY%g", 0, b"x", retried("other"), 1)
         assert await messages.get(60) is None
-        assert {back.ext.origin_topic for back in broker.requests(BACK)} == {"other"}
+        for back in broker.requests(BACK):
+            assert (back.ext.origin_topic, back.ext.not_consumed, back.ext.max_reconsume_times) == ("other", True, 16)
+            assert back.ext.failure.startswith(
+                "NotConsumed: group g has a member that does not consume topic other: client "
+            )
+        assert len(broker.requests(BACK)) > 2
+        (said,) = [record.getMessage() for record in caplog.records if "does not consume that topic" in record.msg]
+        assert "topic other was redelivered to group g" in said
         async with mq.consumer("other", group="g") as others:
             message = await others.get(20)
             assert message is not None

@@ -18,6 +18,7 @@ from tests.unit.client.test_app import Order, app_of, with_keys
 from halfmq import App, Message, Retry
 from halfmq.errors import UsageError
 from halfmq.model.settings import BrokerSettings
+from halfmq.wire.remoting.header import encode_response
 
 BACK = 36
 
@@ -121,6 +122,90 @@ async def test_a_message_with_a_sharding_key_waits_so_long_in_the_process() -> N
     assert [round(after[1] - before[1]) for before, after in pairwise(begun)] == [3, 20, 20, 0]
     assert [is_last for _, _, is_last in begun] == [False, False, False, True, False]
     assert [back.ext.delay_level for back in broker.requests(BACK)] == [-1]
+
+
+SAYS = {"acknowledged": Message.ack, "handed back": Message.retry, "rejected": Message.reject}
+
+
+@pytest.mark.parametrize("key", ["-", "a"])
+@pytest.mark.parametrize("with_on_dead", [False, True])
+@pytest.mark.parametrize("what", SAYS)
+@in_virtual_time
+async def test_what_a_handler_has_said_counts_though_it_raises_afterwards(
+    what: str, key: str, with_on_dead: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = with_keys(f"{key}0", f"{key}1")
+    app = app_of(broker.network())
+    attempts: dict[str, list[int]] = {}
+    dead: list[str] = []
+
+    async def make_amends(message: Message) -> None:
+        dead.append(message.text())
+
+    async def handle(message: Message) -> None:
+        attempts.setdefault(message.text(), []).append(message.attempt)
+        if message.text().endswith("0") and message.attempt == 1:
+            await SAYS[what](message)
+            raise ValueError("afterwards")
+
+    retry = Retry(times=1, delays=(1,))
+    app.consumer("t", group="g", retry=retry, on_dead=make_amends if with_on_dead else None)(handle)
+    async with app.run():
+        await asyncio.sleep(60)
+    comes_again = {"again": [2]} if what == "handed back" else {}  # as the scripted broker calls it
+    assert attempts == {f"{key}0": [1], f"{key}1": [1], **comes_again}
+    levels = {"acknowledged": [], "handed back": [1], "rejected": [-1]}
+    assert [back.ext.delay_level for back in broker.requests(BACK)] == levels[what]
+    assert broker.offsets["g", "t", 0] == 2
+    assert dead == []
+    assert f"failed after it was {what}, which counts" in caplog.text
+
+
+@in_virtual_time
+async def test_what_on_dead_has_said_counts_though_it_raises_afterwards() -> None:
+    broker = with_keys("-0")
+    app = app_of(broker.network())
+    calls: list[str] = []
+
+    async def make_amends(message: Message) -> None:
+        calls.append("on_dead")
+        await message.ack()
+        raise ValueError("afterwards")
+
+    @app.consumer("t", group="g", retry=Retry(times=0), on_dead=make_amends)
+    async def handle(_message: Message) -> None:
+        calls.append("handler")
+        raise ValueError("never")
+
+    async with app.run():
+        await asyncio.sleep(60)
+    assert calls == ["handler", "on_dead"]
+    assert broker.requests(BACK) == []
+    assert broker.offsets["g", "t", 0] == 1
+
+
+@in_virtual_time
+async def test_a_message_that_could_not_be_handed_back_is_handled_as_if_nothing_was_said() -> None:
+    broker = with_keys("-0")
+    refused = [1]
+    broker.on[BACK] = lambda peer, request: (
+        encode_response(request, 1, "disk") if refused and refused.pop() else broker.usual(peer, request)
+    )
+    app = app_of(broker.network())
+    attempts: list[int] = []
+
+    @app.consumer("t", group="g", retry=Retry(times=3, delays=(1,)))
+    async def handle(message: Message) -> None:
+        attempts.append(message.attempt)
+        if len(attempts) == 1:
+            await message.retry()
+        if len(attempts) == 2:
+            raise ValueError("here again")
+
+    async with app.run():
+        await asyncio.sleep(60)
+    assert attempts == [1, 1, 2]
+    assert broker.offsets["g", "t", 0] == 1
 
 
 @pytest.mark.parametrize("key", ["-", "a"])

@@ -276,6 +276,21 @@ def test_failed_processing_and_reject_hand_back() -> None:
     assert [back.ext.delay_level for back in broker.requests(36)] == [0, -1]
 
 
+@pytest.mark.parametrize(("what", "levels"), [("ack", []), ("retry", [0]), ("reject", [-1])])
+def test_what_a_block_has_said_counts_though_it_raises_afterwards(what: str, levels: list[int]) -> None:
+    broker = ScriptedBroker(queues=1)
+    broker.topics.add("t")
+    broker.append("t", 0, b"0")
+    with client(broker) as mq, mq.consumer("t", group="g") as messages:
+        message = messages.get(5)
+        assert message is not None
+        with message.processing():
+            getattr(message, what)()
+            raise RuntimeError("afterwards")
+    assert [back.ext.delay_level for back in broker.requests(36)] == levels
+    assert broker.offsets["g", "t", 0] == 1
+
+
 def test_check_functions_survive_into_a_forked_child() -> None:
     broker = ScriptedBroker()
     mq = client(broker)

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event, insert, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 from tests.unit.sql.faces import ASYNC, App, Message, Sorry, agree, app
 from tests.unit.sql.memory_broker import AsyncMemoryClient
 
@@ -48,6 +48,16 @@ async def test_rows_and_messages_appear_with_the_commit_and_not_before(app: App)
         assert app.broker.calls == [("prepare", tx.id), ("commit", tx.id)]
         assert tx.receipt.tx_id == tx.id
     assert app.markers() == {tx.id: "C"}
+
+
+async def test_tasks_that_join_at_once_share_the_transaction(app: App) -> None:
+    async with app.sessions()() as session:
+        session.add_all([app.order_type(1), app.order_type(2), app.order_type(3)])
+        joined = await asyncio.gather(*(publish(app, session, number) for number in (1, 2, 3)))
+        assert joined[0] is joined[1] is joined[2]
+        await session.commit()
+    assert agree(app) == [1, 2, 3]
+    assert [call for call, _ in app.broker.calls] == ["prepare", "commit"]
 
 
 async def test_a_block_of_the_session_commits_too(app: App) -> None:
@@ -183,11 +193,12 @@ async def test_a_commit_whose_messages_somebody_rolled_back_says_so(app: App) ->
     assert app.order_ids() == [1]
 
 
-@pytest.mark.parametrize("hook", ["before_commit", "after_commit"])
+@pytest.mark.parametrize("hook", ["before_commit", "after_commit", "after_transaction_end"])
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_a_hook_of_the_application_that_raises_tears_nothing_apart(app: App, hook: str, is_first: bool) -> None:
-    def fail(*_: object) -> None:
-        raise Sorry
+    def fail(_session: Session, ended: SessionTransaction | None = None) -> None:
+        if ended is None or ended.parent is None:  # a flush has a transaction of its own
+            raise Sorry
 
     async with app.sessions()() as session:
         if is_first:
@@ -198,6 +209,8 @@ async def test_a_hook_of_the_application_that_raises_tears_nothing_apart(app: Ap
         with pytest.raises(Sorry):
             await session.commit()
         event.remove(session.sync_session, hook, fail)
+        if hook == "after_transaction_end":
+            assert app.broker.undecided() == [], "the verdict comes before it"
         await session.invalidate()
     await app.check()
     assert agree(app) == ([] if hook == "before_commit" else [1])

@@ -23,8 +23,7 @@ from faststream_halfmq.producer import HalfmqProducer
 from faststream_halfmq.registrator import HalfmqRegistrator
 from faststream_halfmq.response import REQUEST_TIMEOUT_S, HalfmqPublishCommand
 from halfmq import AsyncClient, Message, Receipt
-from halfmq.client.arguments import ClientOptions
-from halfmq.model.address import parse_url
+from halfmq.integrations import ClientOptions, parse_url
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -7,8 +7,7 @@ from faststream._internal.basic_types import DecodedMessage
 from faststream.message import AckStatus, StreamMessage, decode_message
 
 from halfmq import Message
-from halfmq.client.retry_policy import UNDECODABLE, NotDecoded
-from halfmq.model.properties import REPLY_TO_CLIENT, SYSTEM, is_reserved
+from halfmq.integrations import REPLY_TO_CLIENT, SYSTEM, UNDECODABLE, NotDecoded, is_reserved
 
 #: Properties in which FastStream's brokers say what their messages are.
 CONTENT_TYPE: Final = "content-type"

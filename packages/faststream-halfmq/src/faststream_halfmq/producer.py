@@ -8,14 +8,14 @@ from faststream._internal.producer import ProducerProto
 
 from faststream_halfmq.message import CONTENT_TYPE, CORRELATION_ID, HalfmqParser
 from faststream_halfmq.response import HalfmqPublishCommand
-from halfmq import Message, OutgoingMessage, Receipt, UsageError, compose
-from halfmq.client.async_client import REQUEST_TIMEOUT_S, AsyncClient
+from halfmq import AsyncClient, Message, OutgoingMessage, Receipt, UsageError, compose
+from halfmq.integrations import REQUEST_TIMEOUT_S, join_options
 
 if TYPE_CHECKING:
     from fast_depends.library.serializer import SerializerProto
     from faststream._internal.types import CustomCallable
 
-    from halfmq.client.message import Sends
+    from halfmq.integrations import Sends
     from halfmq.sql import MarkerTable
 
 _JSON = "application/json"
@@ -97,8 +97,7 @@ class HalfmqProducer(ProducerProto[HalfmqPublishCommand]):
 
     async def _join(self, session: Any, markers: "MarkerTable", timeout_s: float | None) -> "Sends":
         """The transaction of ``session``. ``timeout_s``: of the publishing that joins it."""
-        options = self._client._transaction_options(markers, None, False, timeout_s)
-        return await markers.join_async(self._client, session, **options)
+        return await markers.join_async(self._client, session, **join_options(self._client, markers, timeout_s))
 
     async def request(self, cmd: HalfmqPublishCommand) -> Message:
         encoded, named = await self.encoder.arguments(cmd, cmd.body)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from faststream._internal.parser import CodecProto
     from faststream._internal.types import BrokerMiddleware, CustomCallable
 
-    from halfmq.client.arguments import StartFrom
+    from halfmq.integrations import StartFrom
 
 
 class HalfmqRegistrator(Registrator[Message, HalfmqBrokerConfig]):

@@ -1,6 +1,6 @@
 """``HalfmqSubscriber``: a member of a consumer group that calls FastStream's handlers.
 
-Messages are delivered as by ``halfmq.App`` (``halfmq.client.delivery``): several at once, those of one sharding key in order, and what
+Messages are delivered as by ``halfmq.App`` (``halfmq.integrations.work``): several at once, those of one sharding key in order, and what
 fails is handed back as a ``Retry`` says. FastStream decides what an exception means, by the ``AckPolicy``; this module carries that out.
 """
 
@@ -27,17 +27,12 @@ from faststream_halfmq.logs import log
 from faststream_halfmq.message import HalfmqMessage, HalfmqParser, Settlement, settlement_now
 from faststream_halfmq.publisher import ReplyPublisher
 from halfmq import AsyncClient, Consumer, Message, Retry, UsageError
-from halfmq.client import delivery
-from halfmq.client.consumer import ConsumerSpec
-from halfmq.client.delivery import Handlers
-from halfmq.client.handler import Handler
-from halfmq.client.retry_policy import NotDecoded
-from halfmq.client.user_code import end_tasks
+from halfmq.integrations import ConsumerSpec, Handler, Handlers, NotDecoded, consumer_of, end_tasks, work
 
 if TYPE_CHECKING:
     from faststream._internal.endpoint.publisher import PublisherProto
 
-    from halfmq.client.arguments import StartFrom
+    from halfmq.integrations import StartFrom
 
 #: The group of a specification that is only made to check its other arguments.
 _SOME_GROUP: Final = "group"
@@ -157,16 +152,14 @@ class HalfmqSubscriber(SubscriberUsecase[Message]):
         if self.calls:
             consumer = await self._open(keeps_order=True)
             handlers = Handlers(_handler(self), None)
-            self._workers = [
-                asyncio.create_task(delivery.work(consumer, handlers)) for _ in range(self._config.max_workers)
-            ]
+            self._workers = [asyncio.create_task(work(consumer, handlers)) for _ in range(self._config.max_workers)]
         self._post_start()
 
     async def _open(self, *, keeps_order: bool) -> Consumer:
         client: AsyncClient | None = self._outer_config.client
         if client is None:
             raise UsageError(f"the subscriber of {self.topic} is in no broker", hint="broker.include_router(router)")
-        consumer = Consumer(self._config.consumer_spec(self.topic, self.group), client._join)
+        consumer = consumer_of(client, self._config.consumer_spec(self.topic, self.group))
         if keeps_order:
             consumer.keep_order()
         await consumer.__aenter__()

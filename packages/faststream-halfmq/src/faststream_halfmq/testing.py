@@ -1,12 +1,12 @@
 """``TestHalfmqBroker``: a broker in memory, for tests of handlers. What is published is handled before ``publish`` returns, and an
-exception of a handler is raised there. There are no redeliveries, dead letters or delays, and no order of sharding keys: for these take
-the real broker in a thread (``halfmq.testing``).
+exception of a handler is raised there. There are no redeliveries, dead letters or delays, no order of sharding keys, and no checks, so that
+what is published with ``session=`` is not handled if its commit was cancelled, though it took place: for these take the real broker in a
+thread (``halfmq.testing``).
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
-from typing import TYPE_CHECKING, Any, Final, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from faststream._internal.testing.broker import EnterType, TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
@@ -18,23 +18,14 @@ from faststream_halfmq.producer import HalfmqProducer
 from faststream_halfmq.publisher import HalfmqPublisher
 from faststream_halfmq.response import HalfmqPublishCommand
 from faststream_halfmq.subscriber import HalfmqSubscriber
-from halfmq import AsyncClient, Message, OutgoingMessage, Receipt, compose
-from halfmq.client.producer import unique_key
-from halfmq.client.receipts import COMMITTED, Prepared, TransactionReceipt
-from halfmq.client.unique_ids import UniqueIds
-from halfmq.model import properties as names
-from halfmq.model.stored_message import StoredMessage, body_crc_of
-from halfmq.runtime.clock import SystemClock
-from halfmq.runtime.entropy import SystemEntropy
+from halfmq import AsyncClient, Message, OutgoingMessage, Prepared, Receipt, TransactionReceipt, compose
+from halfmq.integrations import COMMITTED, as_received, process_ids
 
 if TYPE_CHECKING:
-    from halfmq.client.message import Sends
+    from halfmq.integrations import Sends
     from halfmq.sql import MarkerTable
 
 __all__ = ["TestHalfmqBroker"]
-
-#: Queue offsets of messages, so that no two look alike.
-_offsets: Final = count()
 
 
 class TestHalfmqBroker(TestBroker[HalfmqBroker, EnterType], broker=HalfmqBroker):
@@ -90,7 +81,6 @@ class InMemoryProducer(HalfmqProducer):
     def __init__(self, broker: HalfmqBroker, brokers: Sequence[HalfmqBroker]) -> None:
         super().__init__(broker.client, broker.config.broker_config.markers, broker._parser, broker._decoder)
         self._brokers = brokers
-        self._ids = UniqueIds(SystemClock(), SystemEntropy())
 
     async def publish(self, cmd: HalfmqPublishCommand) -> Receipt | None:
         if cmd.session is not None:
@@ -103,19 +93,19 @@ class InMemoryProducer(HalfmqProducer):
         return [await self._deliver(message) for message in await self.encoded(cmd)]
 
     async def _join(self, session: Any, markers: "MarkerTable", timeout_s: float | None) -> "Sends":
-        return await markers.join_async(_InMemoryTransactions(self._ids, self._deliver), session)
+        return await markers.join_async(_InMemoryTransactions(self._deliver), session)
 
     async def request(self, cmd: HalfmqPublishCommand) -> Message:
         (request,) = await self.encoded(cmd)
-        message = self._stored(request)
+        message = as_received(request)
         for subscriber in self._takers(message):
             answer = await _handled(subscriber, message)
             encoded, _ = await self.encoder.arguments(cmd, answer.body)
-            return self._stored(compose(cmd.destination, encoded))
+            return as_received(compose(cmd.destination, encoded))
         raise SubscriberNotFound
 
     async def _deliver(self, outgoing: OutgoingMessage) -> Receipt:
-        message = self._stored(outgoing)
+        message = as_received(outgoing)
         for subscriber in self._takers(message):
             await _handled(subscriber, message)
         return Receipt(message.message_id, message.topic, "test", message.queue, message.offset, message.offset_id)
@@ -128,35 +118,14 @@ class InMemoryProducer(HalfmqProducer):
                 by_group.setdefault(subscriber.group, subscriber)
         return list(by_group.values())
 
-    def _stored(self, outgoing: OutgoingMessage) -> Message:
-        """The message as a consumer gets it."""
-        offset, now_ms = next(_offsets), SystemClock().wall_ms()
-        stored = StoredMessage(
-            topic=outgoing.topic,
-            queue_id=0,
-            queue_offset=offset,
-            flag=0,
-            sys_flag=0,
-            born_time_ms=now_ms,
-            born_host=bytes(8),
-            store_time_ms=now_ms,
-            store_host=bytes(8),
-            reconsume_times=0,
-            prepared_offset=0,
-            body=outgoing.body,
-            body_crc=body_crc_of(outgoing.body),
-            properties=names.append(outgoing.properties, unique_key(self._ids.message_id())),
-        )
-        return Message(stored, offset, outgoing.body)
-
 
 class _InMemoryTransactions:
     """What a marker table calls: the messages are delivered when the session has committed."""
 
     group = "test"
 
-    def __init__(self, ids: UniqueIds, deliver: Callable[[OutgoingMessage], Awaitable[Receipt]]) -> None:
-        self.new_transaction_id = ids.transaction_id
+    def __init__(self, deliver: Callable[[OutgoingMessage], Awaitable[Receipt]]) -> None:
+        self.new_transaction_id = process_ids().transaction_id
         self._deliver = deliver
         self._messages: Sequence[OutgoingMessage] = ()
 

@@ -98,6 +98,7 @@ class Sends:
         origin_message_id: str,
         failure: str,
         delay_ms: int,
+        not_consumed: bool,
         deliver: Deliver,
         failed: Callable[[Exception], None],
         context: Any,
@@ -105,8 +106,9 @@ class Sends:
         """A consumer failed on a message: it is delivered again later, or moved to the dead-letter queue.
 
         ``max_reconsume_times``: -1 if the consumer sent none. ``failure``: why the attempt
-        failed; "" if it does not say. ``delay_ms``: of the next attempt; -1: ``delay_level`` says it. Replies: Refused; Failed, also if
-        the message is damaged; anything else is a success. ``failed`` is called instead with what a read of the message raises.
+        failed; "" if it does not say. ``delay_ms``: of the next attempt; -1: ``delay_level`` says it. ``not_consumed``: the consumer does
+        not consume the topic, and this was no attempt. Replies: Refused; Failed, also if the message is damaged; anything else is a
+        success. ``failed`` is called instead with what a read of the message raises.
         """
 
         command = SendBack(
@@ -114,6 +116,7 @@ class Sends:
             # It becomes a property, in which control characters are separators.
             printable(failure[: limits.DEAD_REASON_CHARS_MAX])[: limits.DEAD_REASON_CHARS_MAX],
             delay_ms,
+            not_consumed,
         )  # fmt: skip
 
         def found(message: StoredMessage | None) -> None:

@@ -3,6 +3,11 @@
 The copy goes to ``%RETRY%group`` with the delay of its level, or to ``%DLQ%group`` after the maximum number of attempts. It keeps
 body, flags, birth and properties, including the unique id, and states its origin. Source: RocketMQ
 ``AbstractSendMessageProcessor.consumerSendMsgBack``.
+
+A group has one retry topic, so a copy may come to a member that does not consume the message's own topic: an old version of a service,
+while the new one, with one more topic, is rolled out. That member sends it back as not consumed. Nobody has attempted to handle it, so
+that is no attempt. It has a count and delays of its own, from 10 s to 2 h. After ``NOT_CONSUMED_MAX`` times, nearly five hours, the
+message is a dead letter that says so: members that differ for good must be noticed.
 """
 
 from typing import Final
@@ -19,6 +24,7 @@ from halfmq.model.properties import (
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
     HMQ_DEAD_REASON,
+    HMQ_NOT_CONSUMED,
     ORIGIN_MESSAGE_ID,
     REAL_QID,
     REAL_TOPIC,
@@ -29,16 +35,21 @@ from halfmq.model.properties import (
     UNIQ_KEY,
     WAIT,
     encode,
+    find,
     to_dict,
 )
 from halfmq.model.stored_message import StoredMessage
 
 #: Delay level of the first retry (10 s); each further retry uses the next level. RocketMQ's rule for delay level 0.
 FIRST_RETRY_LEVEL: Final = 3
+#: How often a copy comes to members that do not consume its topic. RocketMQ's default number of attempts (``retryMaxTimes``).
+NOT_CONSUMED_MAX: Final = 16
 #: Largest value of its four bytes; a client may have sent it.
 _INT_MAX: Final = (1 << 31) - 1
 #: Of a log offset at the end of an offset id.
 _OFFSET_DIGITS: Final = 16
+#: At most, of a count in a property.
+_COUNT_DIGITS: Final = 9
 _TIMERS: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 
 
@@ -62,7 +73,11 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
     if not _is_meant(command, message):
         return refuse(Why.NOT_FOUND, f"the message at log offset {command.offset} is not the one that was received")
     times_max = command.max_reconsume_times if command.max_reconsume_times >= 0 else group.retry_max_times
-    dead = message.reconsume_times >= times_max or command.delay_level < 0
+    not_consumed = _times_not_consumed(message)
+    if command.not_consumed:
+        dead = not_consumed >= NOT_CONSUMED_MAX
+    else:
+        dead = message.reconsume_times >= times_max or command.delay_level < 0
     offset = next_offset(state)
     found = (
         dead_letter_topic(state, group.name, offset)
@@ -73,11 +88,18 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
         return Decision(NOTHING, found)
     topic, made = found
     queue_id = next_queue(topic)
-    is_exact = command.delay_ms >= 0
-    level = 0 if dead or is_exact else retry_level(command.delay_level, message.reconsume_times)
+    is_exact = command.delay_ms >= 0 and not command.not_consumed
+    if dead or is_exact:
+        level = 0
+    elif command.not_consumed:
+        level = retry_level(0, not_consumed)
+    else:
+        level = retry_level(command.delay_level, message.reconsume_times)
     pairs = _properties(state, command, message, dead, level, topic.name, queue_id)
     place = (topic, queue_id, made, offset + sum([record.size for record in made]))
-    times = min(message.reconsume_times + 1, _INT_MAX)
+    if command.not_consumed and not dead:
+        pairs[HMQ_NOT_CONSUMED] = str(not_consumed + 1)
+    times = message.reconsume_times if command.not_consumed else min(message.reconsume_times + 1, _INT_MAX)
     with_reason = _with_reason(pairs, command.failure) if dead else pairs
     copy = message._replace(reconsume_times=times, properties=encode(with_reason))
     delay = limits.DELAY_LEVELS_MS[level - 1] if level else command.delay_ms if is_exact and not dead else 0
@@ -89,6 +111,12 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
         copy = copy._replace(properties=encode(pairs))
         decision = store_message(state, place, copy, unique_id, facts, delay, now_ms)
     return decision if isinstance(decision.reply, Refused) else chosen(topic, decision._replace(reply=Done()))
+
+
+def _times_not_consumed(message: StoredMessage) -> int:
+    """As the property says, which other clients may have written."""
+    text = find(message.properties, HMQ_NOT_CONSUMED) or b"0"
+    return min(int(text), NOT_CONSUMED_MAX) if len(text) <= _COUNT_DIGITS and text.isdigit() else 0
 
 
 def _is_meant(command: SendBack, message: StoredMessage) -> bool:
@@ -128,6 +156,7 @@ def _properties(
     pairs[WAIT] = "false"
     pairs.pop(DELAY, None)
     if dead:
+        pairs.pop(HMQ_NOT_CONSUMED, None)
         pairs.setdefault(DLQ_ORIGIN_TOPIC, pairs[RETRY_TOPIC])
         pairs.setdefault(DLQ_ORIGIN_MESSAGE_ID, pairs[ORIGIN_MESSAGE_ID])
     if level:

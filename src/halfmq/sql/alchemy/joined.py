@@ -4,9 +4,11 @@ The steps are those of a block (``rules.block``), called by the events of the se
 last statements, then the half messages. ``after_transaction_end``: the verdict COMMIT, if COMMIT was acknowledged. Anything else is left to
 the check, which reads the marker: an event does not tell why a transaction has ended, and a wrong ROLLBACK could not be taken back.
 
-A session has these listeners from its first message on; a listener must not be removed while its event is dispatched.
+A session has the first of these listeners from its first message on; a listener must not be removed while its event is dispatched. Every
+session has the second, since it must come before those of the application: one that raises keeps the others from being called.
 """
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Final, TypeVar
 
@@ -26,9 +28,16 @@ from halfmq.sql.rules.block import SqlTransaction, send_commit
 
 _T = TypeVar("_T")
 
-#: Key in ``Session.info``: what was joined last.
+#: Keys in ``Session.info``: what was joined last; the lock of ``one_at_a_time``.
 _KEY: Final = "halfmq.joined"
+_LOCK_KEY: Final = "halfmq.joining"
 _PLACE: Final = "the transaction of a message"
+
+
+def one_at_a_time(session: Session) -> asyncio.Lock:
+    """Held while a task joins: before the first has written its marker, another one would find a guarded session, and nothing joined."""
+    lock: asyncio.Lock = session.info.setdefault(_LOCK_KEY, asyncio.Lock())
+    return lock
 
 
 def join(
@@ -55,7 +64,6 @@ def join(
     joined.work.begin()
     if before is None:
         event.listen(session, "before_commit", _before_commit)
-        event.listen(session, "after_transaction_end", _after_transaction_end)
     session.info[_KEY] = joined
     return joined.transaction
 
@@ -123,7 +131,8 @@ def _before_commit(session: Session) -> None:
         joined.before_commit()
 
 
+@event.listens_for(Session, "after_transaction_end", insert=True)
 def _after_transaction_end(session: Session, ended: SessionTransaction) -> None:
-    joined: _Joined = session.info[_KEY]
-    if not joined.has_ended and joined.work.is_of(ended):
+    joined: _Joined | None = session.info.get(_KEY)
+    if joined is not None and not joined.has_ended and joined.work.is_of(ended):
         joined.after_end()

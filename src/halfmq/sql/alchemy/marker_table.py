@@ -19,7 +19,7 @@ from halfmq.errors import UsageError
 from halfmq.sql.alchemy.checks import MarkerChecks
 from halfmq.sql.alchemy.database import connection_of
 from halfmq.sql.alchemy.declared import Declared, Upgrade, declare
-from halfmq.sql.alchemy.joined import join
+from halfmq.sql.alchemy.joined import join, one_at_a_time
 from halfmq.sql.alchemy.marker_rows import MarkerRows
 from halfmq.sql.alchemy.outbox import Outbox
 from halfmq.sql.alchemy.session_work import SessionWork
@@ -142,7 +142,8 @@ class MarkerTable(Declared):
         **options: Unpack[PrepareOptions],
     ) -> SqlTransaction:
         """The transaction of ``session``, which **the application commits or rolls back itself**, to send messages in. It is begun if none
-        is open; in the same transaction the result is always the same.
+        is open; in the same transaction the result is always the same. Several tasks may call it at once, though otherwise an
+        ``AsyncSession`` is for one task at a time.
 
         ``session.commit()`` then sends the half messages before COMMIT, and the verdict after it. If it raises, roll back. An error of
         COMMIT is the database's own; where it has committed nevertheless, the check finds that out.
@@ -157,7 +158,8 @@ class MarkerTable(Declared):
             session = session()
         if not isinstance(session, AsyncSession):
             raise UsageError(f"a message joins the transaction of an AsyncSession, not of a {type(session).__name__}")
-        return await session.run_sync(lambda sync: join(sync, self._markers, client, self._name, options))
+        async with one_at_a_time(session.sync_session):
+            return await session.run_sync(lambda sync: join(sync, self._markers, client, self._name, options))
 
     def checker(self, sessions: Callable[[], Any]) -> Callable[[Asked], Outcome | Awaitable[Outcome]]:
         """The check function that answers from the table. ``sessions``: your sessionmaker, bound to the primary.

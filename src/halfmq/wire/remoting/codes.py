@@ -226,6 +226,8 @@ EXT_CONFLICT: Final = "HMQ_CONFLICT"
 EXT_FAILURE: Final = "HMQ_FAILURE"
 #: In CONSUMER_SEND_MSG_BACK: the delay of the next attempt, ms. A broker that does not know it takes the standard level beside it.
 EXT_DELAY_MS: Final = "HMQ_DELAY_MS"
+#: In CONSUMER_SEND_MSG_BACK: "true" if its sender does not consume the message's topic, so that nobody has attempted to handle it.
+EXT_NOT_CONSUMED: Final = "HMQ_NOT_CONSUMED"
 #: In an END_TRANSACTION that answers a check: "marker" if the outcome is from the marker table, not from application code.
 EXT_DECIDED_BY: Final = "HMQ_DECIDED_BY"
 DECIDED_BY_MARKER: Final = "marker"

@@ -20,6 +20,7 @@ from halfmq.wire.remoting.codes import (
     EXT_DECIDED_BY,
     EXT_DELAY_MS,
     EXT_FAILURE,
+    EXT_NOT_CONSUMED,
     EXT_SENT_AGAIN,
     EXT_TX_ID,
     RequestCode,
@@ -208,6 +209,8 @@ class SendBackFields(Fields, gc=False):
     failure: str = field(name=EXT_FAILURE, default="")
     #: halfmq only: the delay of the next attempt, ms; -1: as ``delay_level`` says.
     delay_ms: Int64 = field(name=EXT_DELAY_MS, default=-1)
+    #: halfmq only: its sender does not consume the topic, and nobody has attempted to handle the message.
+    not_consumed: bool = field(name=EXT_NOT_CONSUMED, default=False)
 
 
 class ViewMessageFields(Fields, gc=False):

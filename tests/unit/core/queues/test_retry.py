@@ -167,6 +167,50 @@ def test_a_delay_in_milliseconds_comes_before_a_level(delay_ms: int, due_ms: int
     assert "DELAY" not in to_dict(record.message.properties)
 
 
+NOT_CONSUMED = "NotConsumed: group CG has a member that does not consume topic orders: client c"
+
+
+@pytest.mark.parametrize("level", [0, -1, 5])
+def test_a_member_that_does_not_consume_the_topic_makes_no_attempt(level: int) -> None:
+    log = with_group()
+    command = back(failed(2), level=level, max_times=2)._replace(delay_ms=1, not_consumed=True, failure=NOT_CONSUMED)
+    assert log.do(command) == Done()
+    (record,) = log.of(DelayedRecord)
+    pairs = to_dict(record.message.properties)
+    assert (record.message.topic, record.message.reconsume_times) == ("%RETRY%CG", 2)
+    assert (pairs["HMQ_NOT_CONSUMED"], pairs["DELAY"]) == ("1", "3")
+    assert record.due_ms == log.now_ms + 10_000
+    log.do(back(record.message, max_times=3))
+    assert log.of(DelayedRecord)[1].message.reconsume_times == 3, "an attempt is counted from where the count was"
+
+
+def test_a_message_that_only_comes_to_such_members_is_a_dead_letter_that_says_so() -> None:
+    log = with_group()
+    message = failed(1)
+    waited_ms = 0
+    for _ in range(16):
+        log.do(back(message, max_times=1)._replace(not_consumed=True, failure=NOT_CONSUMED))
+        assert log.of(MessageRecord) == []
+        message, waited_ms = (
+            log.of(DelayedRecord)[-1].message,
+            waited_ms + log.of(DelayedRecord)[-1].due_ms - log.now_ms,
+        )
+    assert waited_ms / 3_600_000 == pytest.approx(4.8, abs=0.05), "docs/services.md says nearly five hours"
+    log.do(back(message, max_times=1)._replace(not_consumed=True, failure=NOT_CONSUMED))
+    (letter,) = log.of(MessageRecord)
+    pairs = to_dict(letter.message.properties)
+    assert (letter.message.topic, letter.message.reconsume_times) == ("%DLQ%CG", 1)
+    assert pairs["HMQ_DEAD_REASON"] == NOT_CONSUMED
+    assert "HMQ_NOT_CONSUMED" not in pairs
+
+
+@pytest.mark.parametrize("written", ["many", "-1", "9" * 400, "\u0663"])
+def test_a_count_of_such_members_that_a_client_made_up_is_none(written: str) -> None:
+    log = with_group()
+    log.do(back(failed(HMQ_NOT_CONSUMED=written))._replace(not_consumed=True))
+    assert to_dict(log.of(DelayedRecord)[0].message.properties)["HMQ_NOT_CONSUMED"] == "1"
+
+
 def test_a_delay_of_nothing_delivers_it_again_at_once() -> None:
     log = with_group()
     log.do(back(failed())._replace(delay_ms=0))
