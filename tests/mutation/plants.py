@@ -1052,8 +1052,16 @@ PLANTS: Final = (
         2,
         "what before_commit does after the messages have left is not looked at",
         "sql/alchemy/transaction_guard.py",
-        "        if not is_committable(_status(self._connection)):\n",
-        "        if _status(self._connection) is Status.UNKNOWN:\n",
+        "        if not is_committable(status(self._connection)):\n",
+        "        if self._connection.closed:\n",
+    ),
+    Plant(
+        "end-before-the-message-is-not-noticed",
+        2,
+        "a message is committed without the rows before it, which a deadlock or a statement has taken",
+        "sql/alchemy/connection_events.py",
+        '        refuse_ended(detector.ended_by, "session.begin_nested()")\n',
+        "",
     ),
     Plant(
         "prepared-is-a-verdict",
@@ -1604,7 +1612,8 @@ PLANTS: Final = (
         _KEY_ORDER,
         "leases go by the clock of each relay, so one whose clock is ahead takes lanes that are held",
         "sql/alchemy/outbox_rows.py",
-        "from halfmq.sql.alchemy.dialects import now_ms\n",
+        "from halfmq.sql.alchemy.dialects import now_ms, one_that_may_fail\n",
+        "from halfmq.sql.alchemy.dialects import one_that_may_fail\n\n\n"
         "def now_ms() -> int:\n    import time\n\n    return time.time_ns() // 1_000_000\n",
     ),
     Plant(
