@@ -8,6 +8,7 @@ import pytest
 from django.conf import settings
 from django.core.checks import CheckMessage, run_checks
 from django.db import connections
+from django.db.migrations.recorder import MigrationRecorder
 from django.test import override_settings
 
 from halfmq import django as mq
@@ -92,6 +93,8 @@ def test_a_missing_table_is_a_warning_for_the_databases_that_django_asks_about(
 ) -> None:
     other["NAME"] = str(tmp_path / "other.db")
     with override_settings(HALFMQ={**RIGHT, "DATABASES": ["other"]}):
+        assert said("other") == [], "nothing is in it: Django asks before the first migrate, too"
+        MigrationRecorder(connections["other"]).ensure_schema()
         message = one("other", "default")
         assert said("default") == []
     connections["other"].close()
@@ -115,6 +118,9 @@ def test_manage_py_check_says_each_message_once(tmp_path: Path) -> None:
         name: {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / name)} for name in ("default", "other")
     }
     project = Project(databases, "rocketmq://127.0.0.1:1", tmp_path / "log")
+    for using in databases:
+        assert "W001" not in project.manage("migrate", "--database", using), "nothing was there to warn of"
+        project.manage("migrate", "halfmq", "zero", "--verbosity", "0", "--database", using)
     shown = project.manage("check", "--database", "default", "--database", "other")
     assert re.findall(r"\((halfmq\.\w+)\).* in database '(\w+)'", shown) == [
         ("halfmq.W001", "default"),

@@ -48,7 +48,10 @@ def _wrong(error: UsageError | TypeError, where: str = "") -> CheckMessage:
 
 @register(Tags.database)
 def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """The tables exist. Django asks with `manage.py check --database default`, and before `migrate`, where they may be missing."""
+    """The tables exist. Django asks with `manage.py check --database default`, and before `migrate`: in an empty database they are missing
+    with all others, which is worth no warning."""
+    from django.db.migrations.recorder import MigrationRecorder
+
     from halfmq.django.database import connection_to
 
     try:
@@ -60,7 +63,7 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[Check
         vendor = connection_to(using).vendor
         if vendor not in VENDORS:
             found.append(Error(f"halfmq has no tables for {vendor}", id="halfmq.E004"))
-        elif not table_exists(using, MARKERS_TABLE):
+        elif table_exists(using, MigrationRecorder.Migration._meta.db_table) and not table_exists(using, MARKERS_TABLE):
             from django.core.checks import Warning as Warned
 
             found.append(

@@ -54,7 +54,7 @@ class AtomicWork:
             if not connection.get_autocommit():
                 raise UnsupportedCombination(
                     f"database {self._using!r} has AUTOCOMMIT off, so that atomic does not commit",
-                    hint="mq.atomic needs Django's default, AUTOCOMMIT=True",
+                    hint="mq.atomic needs Django's default, AUTOCOMMIT=True, and no transaction.set_autocommit(False) around it",
                 )
             self._markers.establish(connection)
         atomic = transaction.atomic(using=self._using, durable=self._durable)
