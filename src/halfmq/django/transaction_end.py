@@ -14,7 +14,7 @@ from django.db.backends.signals import connection_created
 from halfmq.django.database import status
 from halfmq.django.tables import INBOX_TABLE, MARKERS_TABLE, OUTBOX_TABLE
 from halfmq.sql.rules.statements import first_words
-from halfmq.sql.rules.transaction_end import refuse_ended, status_after_error, would_end
+from halfmq.sql.rules.transaction_end import FAILED, refuse_ended, status_after_error, would_end
 from halfmq.sql.rules.transaction_proof import Status
 
 #: Of any table of halfmq; the lanes have a name that begins as the outbox's.
@@ -65,7 +65,7 @@ class _Watch:
             result = execute(sql, params, many, context)
         except AnyError as error:
             if ends or self._is_ended_by(error):
-                self._mark(f"{first_words(statement)}, which failed,")
+                self._mark(first_words(statement) + FAILED)
             raise
         if ends:
             self._mark(first_words(statement))

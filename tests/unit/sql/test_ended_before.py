@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Table, delete, insert, select, text, update
+from sqlalchemy import MetaData, Table, delete, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import async_session
 from sqlalchemy.orm import Session
@@ -19,7 +19,7 @@ from tests.unit.sql.faces import DRIVERS, App, Message, app, on, wait
 from tests.unit.sql.memory_broker import AsyncMemoryClient
 
 from halfmq.errors import UsageError
-from halfmq.sql import Barrier, tables_of
+from halfmq.sql import Barrier, MarkerTable, Outbox, create_tables, tables_of, upgrade_tables
 
 __all__ = ["app"]
 
@@ -176,6 +176,24 @@ async def test_each_table_of_halfmq_is_refused(app: App, kind: str) -> None:
                 session.execute(made[kind](table))
         assert {table.name for table in tables} >= {"mq_tx", "mq_inbox", "mq_outbox", "mq_outbox_lane", "mq_barrier"}
         session.execute(insert(app.orders).values(id=2))  # tables of the application are its own affair
+
+    await app.play(scene)
+
+
+@pytest.mark.parametrize("app", [on(driver) for driver in DRIVERS], indirect=True)
+async def test_tables_are_created_after_rows_of_others(app: App) -> None:
+    """On MariaDB each CREATE TABLE ends a transaction that has rows of the table before."""
+    metadata = MetaData()
+    for number in range(3):
+        Outbox(metadata, f"outbox_{number}")
+        MarkerTable(metadata, f"markers_{number}")
+
+    def scene(session: Session) -> None:
+        session.add(app.order_type(1))
+        session.flush()
+        assert len(create_tables(session.connection(), metadata)) >= 9
+        assert upgrade_tables(session.connection(), metadata) == []
+        session.commit()
 
     await app.play(scene)
 

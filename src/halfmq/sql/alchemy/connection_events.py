@@ -5,13 +5,14 @@ that is known only when its first message is written has had transactions before
 """
 
 import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.engine import ExceptionContext
 
 from halfmq.client import forks
-from halfmq.sql.alchemy.declared import declared_in
 from halfmq.sql.rules.transaction_end import EndDetector, refuse_ended, status_after_error
 from halfmq.sql.rules.transaction_proof import Status, driver_status
 
@@ -29,14 +30,17 @@ class Watcher(Protocol):
 class _Seen:
     """Of one connection."""
 
-    __slots__ = ("begun_in", "detector", "watcher")
+    __slots__ = ("begun_in", "detector", "refuses", "watcher")
 
     def __init__(self) -> None:
         self.detector = EndDetector()
+        self.refuses = True
         self.begun_in = forks.generation
         self.watcher: Watcher | None = None
 
 
+#: The tables of halfmq.
+_TABLES: Final[weakref.WeakSet[Table]] = weakref.WeakSet()
 _SEEN: Final[weakref.WeakKeyDictionary[Connection, _Seen]] = weakref.WeakKeyDictionary()
 
 
@@ -45,14 +49,35 @@ def status(connection: Connection) -> Status:
     return driver_status(connection.dialect.name, connection.connection.driver_connection)
 
 
+def refuse_rows_of(tables: Iterable[Table]) -> None:
+    """From now on a change of their rows is refused in a transaction that has ended before."""
+    _TABLES.update(tables)
+
+
+@contextmanager
+def setting_up(connection: Connection) -> Iterator[None]:
+    """A block in which tables are created or upgraded, which commits on MySQL: their first rows belong to no message, and are written."""
+    seen = _of(connection)
+    seen.refuses = False
+    try:
+        yield
+    finally:
+        seen.refuses = True
+
+
+def _of(connection: Connection) -> _Seen:
+    seen = _SEEN.get(connection)
+    if seen is None:
+        seen = _SEEN[connection] = _Seen()
+    return seen
+
+
 def watch(connection: Connection, watcher: Watcher) -> Watcher | None:
     """Tell ``watcher`` from now on. Returns whom it replaces.
 
     A connection that was opened before this module was imported may be deaf: see ``wake``.
     """
-    seen = _SEEN.get(connection)
-    if seen is None:
-        seen = _SEEN[connection] = _Seen()
+    seen = _of(connection)
     before, seen.watcher = seen.watcher, watcher
     return before
 
@@ -72,11 +97,8 @@ def wake(connection: Connection) -> None:
 @event.listens_for(Engine, "begin")
 @event.listens_for(Engine, "begin_twophase")
 def _begun(connection: Connection, *_: object) -> None:
-    seen = _SEEN.get(connection)
-    if seen is None:
-        _SEEN[connection] = _Seen()
-    else:
-        seen.detector, seen.begun_in = EndDetector(), forks.generation
+    seen = _of(connection)
+    seen.detector, seen.begun_in = EndDetector(), forks.generation
 
 
 @event.listens_for(Engine, "before_cursor_execute")
@@ -90,7 +112,7 @@ def _before(
         seen.watcher.before_statement(connection, statement)
     detector = seen.detector
     detector.before(statement, connection.dialect.name, status(connection))
-    if (detector.ended_by or seen.begun_in != forks.generation) and _writes_to_halfmq(context):
+    if (detector.ended_by or seen.begun_in != forks.generation) and seen.refuses and _writes_to_halfmq(context):
         forks.refuse_in_child(seen.begun_in, "the database transaction", "fork outside of it")
         refuse_ended(detector.ended_by, "session.begin_nested()")
 
@@ -142,11 +164,7 @@ def _commit(connection: Connection) -> None:
 def _writes_to_halfmq(context: Any) -> bool:
     """Whether the statement changes a table of halfmq, whichever."""
     table = getattr(getattr(context, "invoked_statement", None), "table", None)
-    return (
-        isinstance(table, Table)
-        and (context.isinsert or context.isupdate or context.isdelete)
-        and any(table in one.tables for one in declared_in(table.metadata))
-    )
+    return isinstance(table, Table) and (context.isinsert or context.isupdate or context.isdelete) and table in _TABLES
 
 
 def _nothing(*_: object) -> None:

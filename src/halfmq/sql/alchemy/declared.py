@@ -4,7 +4,7 @@ Whatever declares tables (``MarkerTable``, ``Inbox``, ``Barrier``, ``Outbox``) r
 name them. The tables themselves have nothing in ``Table.info``, which Alembic would write into migrations.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 from sqlalchemy import Connection, Engine, MetaData, Table, create_mock_engine, event, inspect, select, text
@@ -13,6 +13,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.schema import DDL
 
 from halfmq.errors import UsageError
+from halfmq.sql.alchemy.connection_events import refuse_rows_of, setting_up
 from halfmq.sql.alchemy.errors import place
 from halfmq.sql.rules.marker import WhichUndecided
 
@@ -70,6 +71,7 @@ class Declared:
 
 def declare(metadata: MetaData, what: Declared) -> None:
     """Register ``what``, whose tables are in ``metadata``. On PostgreSQL ``create_all`` then sets their storage parameters."""
+    refuse_rows_of(what.tables)
     metadata.info.setdefault(_KEY, []).append(what)
     for table, parameters in what.storage.items():
         setting = DDL(f"ALTER TABLE %(fullname)s SET ({_listed(parameters)})")  # type: ignore[no-untyped-call]
@@ -119,19 +121,21 @@ def create_tables(connection: Connection, metadata: MetaData) -> list[str]:
     Raises:
         UsageError: a table that is there lacks a column: ``upgrade_tables``, or it is somebody else's.
     """
-    done = []
-    for one in declared_in(metadata):
-        for table in one.tables:
-            if not exists_on(connection, table):
-                table.create(connection)
-                done.append(f"created {table.fullname}")
-        require(connection, one.tables)
-        for table, parameters in one.storage.items():
-            if missing := _not_set(connection, table, parameters):
-                connection.execute(text(f"ALTER TABLE {_quoted(connection, table)} SET ({_listed(missing)})"))
-                done.append(f"set {_listed(missing)} of {table.fullname}")
-        one.fill(connection)
-    return done
+    with setting_up(connection):
+        return [done for one in declared_in(metadata) for done in _created(connection, one)]
+
+
+def _created(connection: Connection, one: Declared) -> Iterator[str]:
+    for table in one.tables:
+        if not exists_on(connection, table):
+            table.create(connection)
+            yield f"created {table.fullname}"
+    require(connection, one.tables)
+    for table, parameters in one.storage.items():
+        if missing := _not_set(connection, table, parameters):
+            connection.execute(text(f"ALTER TABLE {_quoted(connection, table)} SET ({_listed(missing)})"))
+            yield f"set {_listed(missing)} of {table.fullname}"
+    one.fill(connection)
 
 
 def upgrade_tables(connection: Connection, metadata: MetaData) -> list[str]:
@@ -142,15 +146,17 @@ def upgrade_tables(connection: Connection, metadata: MetaData) -> list[str]:
     Raises:
         UsageError: a table lacks a column with which no release created it.
     """
-    done = []
-    for one in declared_in(metadata):
-        if all(exists_on(connection, table) for table in one.tables):
-            for upgrade in one.upgrades:
-                if upgrade.is_needed(connection):
-                    upgrade.apply(connection)
-                    done.append(upgrade.what)
-            require(connection, one.tables)
-    return done
+    with setting_up(connection):
+        return [done for one in declared_in(metadata) for done in _upgraded(connection, one)]
+
+
+def _upgraded(connection: Connection, one: Declared) -> Iterator[str]:
+    if all(exists_on(connection, table) for table in one.tables):
+        for upgrade in one.upgrades:
+            if upgrade.is_needed(connection):
+                upgrade.apply(connection)
+                yield upgrade.what
+        require(connection, one.tables)
 
 
 def ddl_of(metadata: MetaData, dialect: str) -> list[str]:

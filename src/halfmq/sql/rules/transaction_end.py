@@ -20,6 +20,7 @@ from halfmq.sql.rules.transaction_proof import Status, driver_status, has_flags
 #: deadlock. The server's flag may still say that it is open: seen in one of some hundred deadlocks, MariaDB 10.11.
 _ROLLED_BACK: Final = frozenset({1020, 1206, 1213})
 _LOCK_WAIT_TIMEOUT: Final = 1205
+FAILED: Final = ", which failed,"
 _UNSEEN: Final = "the driver's connection was committed or rolled back"
 
 
@@ -52,7 +53,7 @@ class EndDetector:
     def failed(self, statement: str, status: Callable[[], Status]) -> None:
         """``status``: as after the error, see ``status_after_error``; asked only if there is something to lose."""
         if self._was_open and not self.ended_by and status() is Status.NONE:
-            self.ended_by = f"{first_words(statement)}, which failed,"
+            self.ended_by = first_words(statement) + FAILED
 
 
 def would_end(statement: str, product: str) -> bool:
@@ -88,8 +89,10 @@ def refuse_ended(ended_by: str, savepoint: str) -> None:
         hint = (
             "sqlite3 begins a transaction with the first row that is written, so write one before the first savepoint"
         )
-    else:
+    elif ended_by.endswith(FAILED):
         hint = f"roll back, and run all of it again; put a statement whose error you catch into {savepoint}"
+    else:
+        hint = "roll back; leave COMMIT and ROLLBACK to the library, and what commits by itself to a transaction of its own"
     raise UsageError(
         f"{ended_by} has ended the database transaction before this row of halfmq: what was written before is not in it",
         hint=hint,
