@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,10 +93,13 @@ def _environment() -> dict[str, str]:
 
 def _pythons() -> Iterator[str]:
     pyenv = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
+    # Beside this Python too, which may come from a pyenv elsewhere.
+    places = dict.fromkeys((f"{pyenv}/versions", str(Path(sys.base_prefix).parent)))
     for minor in range(12, 20):
         name = f"python3.{minor}"
         yield from (path for path in (shutil.which(name),) if path is not None)
-        yield from glob.glob(f"{pyenv}/versions/*/bin/{name}")
+        for place in places:
+            yield from glob.glob(f"{place}/*/bin/{name}")
 
 
 def _can(*command: str) -> bool:

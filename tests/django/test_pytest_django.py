@@ -15,6 +15,7 @@ import pytest
 from halfmq.testing import TRANSACTION_POINTS
 from tests.django.conftest import MARIADB, POSTGRES, place_of
 from tests.documents.blocks import blocks_of
+from tests.documents.pages import ROOT
 
 _SETTINGS = """
 SECRET_KEY = "of-the-test"
@@ -154,6 +155,6 @@ def test_the_fixtures_in_a_project(kind: str, tmp_path: Path, request: pytest.Fi
 
 
 def _environment() -> dict[str, str]:
-    """Without what our own conftest says of Django, and the options of our own run."""
+    """Without what our own conftest says of Django, and the options of our own run. The settings for MariaDB import our ``mysql_driver``."""
     ours = ("DJANGO_SETTINGS_MODULE", "PYTEST_ADDOPTS")
-    return {name: value for name, value in os.environ.items() if name not in ours}
+    return {name: value for name, value in os.environ.items() if name not in ours} | {"PYTHONPATH": str(ROOT)}
