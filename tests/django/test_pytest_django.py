@@ -155,6 +155,6 @@ def test_the_fixtures_in_a_project(kind: str, tmp_path: Path, request: pytest.Fi
 
 
 def _environment() -> dict[str, str]:
-    """Without what our own conftest says of Django, and the options of our own run. The settings for MariaDB import our ``mysql_driver``."""
+    """Without what our own conftest says of Django and the options of our run. The settings for MariaDB import ``tests``."""
     ours = ("DJANGO_SETTINGS_MODULE", "PYTEST_ADDOPTS")
     return {name: value for name, value in os.environ.items() if name not in ours} | {"PYTHONPATH": str(ROOT)}
