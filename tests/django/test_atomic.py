@@ -229,14 +229,26 @@ def test_a_savepoint_around_it_that_rolls_back_leaves_no_phantom(
 def test_an_outer_transaction_that_was_ended_by_a_statement_leaves_no_phantom(
     atomic: Atomic, broker: MemoryBroker, markers: Markers, using: str
 ) -> None:
-    """Django commits what follows, and calls the functions of on_commit: the verdict must not follow them."""
-    with transaction.atomic():
+    with pytest.raises(UsageError, match="with a row of halfmq in it"), transaction.atomic():
         with atomic(durable=False) as tx:
             place(tx, "a")
         with connections[using].cursor() as cursor:
             cursor.execute("ROLLBACK")
-            if connections[using].vendor == "sqlite":
-                cursor.execute("BEGIN")
+        Order.objects.create(note="later")
+    assert (notes(), texts(broker)) == ([], [])
+    assert settle(broker, markers) == {tx.id: Outcome.ROLLBACK}
+
+
+def test_an_outer_transaction_whose_end_nobody_saw_leaves_no_phantom(
+    atomic: Atomic, broker: MemoryBroker, markers: Markers, using: str
+) -> None:
+    """Django commits what follows, and calls the functions of on_commit: the verdict must not follow them."""
+    with transaction.atomic():
+        with atomic(durable=False) as tx:
+            place(tx, "a")
+        driver = connections[using].connection
+        driver.rollback()
+        driver.cursor().execute("BEGIN")
         Order.objects.create(note="later")
     assert (notes(), texts(broker)) == (["later"], [])
     assert settle(broker, markers) == {tx.id: Outcome.ROLLBACK}

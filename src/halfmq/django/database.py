@@ -27,6 +27,17 @@ def status(connection: Any) -> Status:
     return driver_status(connection.vendor, connection.connection)
 
 
+def text_of(sql: Any, connection: Any) -> str:
+    """A statement as text: Django passes on whatever its driver takes."""
+    if isinstance(sql, str):
+        return sql
+    if isinstance(sql, bytes):
+        return sql.decode(errors="replace")
+    if hasattr(sql, "as_string"):  # of psycopg.sql
+        return str(sql.as_string(connection.connection))
+    return str(sql)
+
+
 def _is_lost(connection: Any) -> bool:
     driver = connection.connection
     return driver is None or bool(getattr(driver, "closed", False))

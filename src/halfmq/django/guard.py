@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from django.db import Error as AnyError
 
-from halfmq.django.database import status
+from halfmq.django.database import status, text_of
 from halfmq.errors import UsageError
 from halfmq.sql.rules import transaction_proof
 from halfmq.sql.rules.driver_errors import sqlstate
@@ -127,7 +127,7 @@ class Guard:
 
     def _around(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
         connection = self._connection
-        statement = sql if isinstance(sql, str) else sql.as_string(connection.connection)
+        statement = text_of(sql, connection)
         match refusal(statement, connection.vendor, status(connection)):
             case Refusal.WOULD_END:
                 raise UsageError(

@@ -5,6 +5,7 @@ loaded it with ``--preload`` would be that of all workers.
 """
 
 import os
+import sys
 from typing import Any, Final
 
 from django.db import connections
@@ -14,6 +15,10 @@ _parents: Final[list[Any]] = []
 
 
 def _after_fork_in_child() -> None:
+    pools = getattr(sys.modules.get("django.db.backends.postgresql.base"), "DatabaseWrapper", None)
+    if (known := getattr(pools, "_connection_pools", None)) is not None:  # those of OPTIONS["pool"]
+        _parents.append(dict(known))
+        known.clear()
     for connection in connections.all(initialized_only=True):
         # Of a block that was open at the fork it is refused to go on: see ``client.forks``.
         is_kept = connection.in_atomic_block or (connection.vendor == "sqlite" and connection.is_in_memory_db())

@@ -1,7 +1,8 @@
 """Notices that the transaction of ``atomic`` has ended although Django did not end it, and then refuses the rows of halfmq.
 
-As ``sql.rules.transaction_end`` says. Django tells nobody that a transaction begins, so nothing is kept of one but the mark that it has
-ended; and that is a function of its ``on_commit``, since Django forgets those with the transaction.
+As ``sql.rules.transaction_end`` says. Django tells nobody that a transaction begins. What changes with each is the list of its functions of
+``on_commit``, which changes as well when a savepoint is rolled back; a function that does nothing, and that Django then keeps, tells these
+apart.
 """
 
 import re
@@ -11,26 +12,15 @@ from typing import Any, Final
 from django.db import Error as AnyError
 from django.db.backends.signals import connection_created
 
-from halfmq.django.database import status
+from halfmq.django.database import status, text_of
 from halfmq.django.tables import INBOX_TABLE, MARKERS_TABLE, OUTBOX_TABLE
-from halfmq.sql.rules.statements import first_words
-from halfmq.sql.rules.transaction_end import FAILED, refuse_ended, status_after_error, would_end
-from halfmq.sql.rules.transaction_proof import Status
+from halfmq.sql.rules.statements import Effect, read
+from halfmq.sql.rules.transaction_end import EndDetector, asked_status, refuse_ended, status_after_error
 
 #: Of any table of halfmq; the lanes have a name that begins as the outbox's.
 _WRITES_TO_HALFMQ: Final = re.compile(
     rf"\s*(?:INSERT|UPDATE|DELETE)\b[^(]*?\b(?:{MARKERS_TABLE}|{INBOX_TABLE}|{OUTBOX_TABLE})", re.IGNORECASE
 )
-
-
-class _Ended:
-    """The mark."""
-
-    def __init__(self, ended_by: str) -> None:
-        self.ended_by = ended_by
-
-    def __call__(self) -> None:
-        """It was committed: no row of halfmq is in it."""
 
 
 def watch_all() -> None:
@@ -50,51 +40,64 @@ class _Watch:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+        self._detector = EndDetector()
+        #: ``run_on_commit`` of the detector's transaction.
+        self._functions: list[Any] | None = None
+        #: ``_kept`` is in it.
+        self._is_kept = False
 
     def __call__(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
         connection = self._connection
-        if not connection.in_atomic_block and connection.get_autocommit():
+        if not connection.in_atomic_block:
             return execute(sql, params, many, context)
-        statement = sql if isinstance(sql, str) else sql.as_string(connection.connection)
-        if self._is_closed():
-            self._mark("the driver's connection, or a statement,")
-        if _WRITES_TO_HALFMQ.match(statement):
-            refuse_ended(self._ended_by(), "a transaction.atomic of its own")
-        ends = would_end(statement, connection.vendor)
+        statement, product = text_of(sql, connection), connection.vendor
+        detector = self._current()
+        detector.before(
+            statement, product, status(connection), lambda: asked_status(product, connection.connection, self._ask)
+        )
+        is_of_halfmq = _WRITES_TO_HALFMQ.match(statement) is not None
+        refuse_ended(
+            detector, statement, product, is_of_halfmq=is_of_halfmq, savepoint="a transaction.atomic of its own"
+        )
+        self._keep_through(statement)
         try:
             result = execute(sql, params, many, context)
         except AnyError as error:
-            if ends or self._is_ended_by(error):
-                self._mark(first_words(statement) + FAILED)
+            if connection.connection is not None:
+                cause = error
+                detector.failed(statement, lambda: status_after_error(product, connection.connection, cause, self._ask))
             raise
-        if ends:
-            self._mark(first_words(statement))
+        detector.after(statement, product, status(connection))
+        detector.has_rows |= is_of_halfmq
         return result
 
-    def _is_closed(self) -> bool:
-        """On SQLite Django executes BEGIN before ``atomic``, so that a transaction is open before any statement in it."""
+    def _current(self) -> EndDetector:
+        """The detector of the transaction that is open."""
+        functions = self._connection.run_on_commit
+        is_kept = self._is_kept and any(function is _kept for _, function, *_ in functions)
+        if functions is not self._functions and not is_kept:
+            self._detector = EndDetector()
+        if is_kept:
+            functions[:] = [one for one in functions if one[1] is not _kept]
+        self._functions, self._is_kept = functions, False
+        return self._detector
+
+    def _keep_through(self, statement: str) -> None:
+        """Before a savepoint is rolled back. A TestCase would see the function among those that it captures, and its transaction is never
+        committed."""
         connection = self._connection
-        return connection.vendor == "sqlite" and connection.in_atomic_block and status(connection) is Status.NONE
+        found = read(statement, connection.vendor)
+        if found is None or found.effect is not Effect.ROLLBACK_TO or connection.atomic_blocks[0]._from_testcase:
+            return
+        connection.run_on_commit.append((set(), _kept, True))  # as ``on_commit`` does, but of no savepoint
+        self._is_kept = True
 
-    def _is_ended_by(self, error: AnyError) -> bool:
-        connection = self._connection
-        driver = connection.connection
-        if driver is None or connection.vendor == "postgresql":  # which refuses all that follows
-            return False
+    def _ask(self, query: str) -> object:
+        with self._connection.connection.cursor() as cursor:
+            cursor.execute(query)
+            row = cursor.fetchone() if cursor.description else None
+            return row[0] if row else None
 
-        def ask(query: str) -> object:
-            with driver.cursor() as cursor:
-                cursor.execute(query)
-                (found,) = cursor.fetchone() or (None,)
-                return found
 
-        return status_after_error(connection.vendor, driver, error, ask) is Status.NONE
-
-    def _mark(self, ended_by: str) -> None:
-        if not self._ended_by():
-            # As ``on_commit`` does, but of no savepoint: it stays when one is rolled back.
-            self._connection.run_on_commit.append((set(), _Ended(ended_by), True))
-
-    def _ended_by(self) -> str:
-        marks = (function for _, function, *_ in self._connection.run_on_commit if isinstance(function, _Ended))
-        return next((mark.ended_by for mark in marks), "")
+def _kept() -> None:
+    """Does nothing: its place among the functions counts."""

@@ -5,15 +5,14 @@ that is known only when its first message is written has had transactions before
 """
 
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.engine import ExceptionContext
 
 from halfmq.client import forks
-from halfmq.sql.rules.transaction_end import EndDetector, refuse_ended, status_after_error
+from halfmq.sql.rules.transaction_end import EndDetector, asked_status, refuse_ended, status_after_error
 from halfmq.sql.rules.transaction_proof import Status, driver_status
 
 
@@ -30,15 +29,16 @@ class Watcher(Protocol):
 class _Seen:
     """Of one connection."""
 
-    __slots__ = ("begun_in", "detector", "refuses", "watcher")
+    __slots__ = ("begun_in", "detector", "watcher")
 
     def __init__(self) -> None:
         self.detector = EndDetector()
-        self.refuses = True
         self.begun_in = forks.generation
         self.watcher: Watcher | None = None
 
 
+#: Execution option of rows that a table has from the beginning, so that they belong to no message: on MySQL CREATE TABLE commits.
+SETS_UP: Final = {"halfmq_sets_up": True}
 #: The tables of halfmq.
 _TABLES: Final[weakref.WeakSet[Table]] = weakref.WeakSet()
 _SEEN: Final[weakref.WeakKeyDictionary[Connection, _Seen]] = weakref.WeakKeyDictionary()
@@ -52,17 +52,6 @@ def status(connection: Connection) -> Status:
 def refuse_rows_of(tables: Iterable[Table]) -> None:
     """From now on a change of their rows is refused in a transaction that has ended before."""
     _TABLES.update(tables)
-
-
-@contextmanager
-def setting_up(connection: Connection) -> Iterator[None]:
-    """A block in which tables are created or upgraded, which commits on MySQL: their first rows belong to no message, and are written."""
-    seen = _of(connection)
-    seen.refuses = False
-    try:
-        yield
-    finally:
-        seen.refuses = True
 
 
 def _of(connection: Connection) -> _Seen:
@@ -110,19 +99,26 @@ def _before(
         return
     if seen.watcher is not None:
         seen.watcher.before_statement(connection, statement)
-    detector = seen.detector
-    detector.before(statement, connection.dialect.name, status(connection))
-    if (detector.ended_by or seen.begun_in != forks.generation) and seen.refuses and _writes_to_halfmq(context):
-        forks.refuse_in_child(seen.begun_in, "the database transaction", "fork outside of it")
-        refuse_ended(detector.ended_by, "session.begin_nested()")
+    detector, product = seen.detector, connection.dialect.name
+    detector.before(statement, product, status(connection), lambda: _asked(connection))
+    if detector.ended_by or seen.begun_in != forks.generation:
+        is_of_halfmq = _writes_to_halfmq(context)
+        if is_of_halfmq:
+            forks.refuse_in_child(seen.begun_in, "the database transaction", "fork outside of it")
+        refuse_ended(detector, statement, product, is_of_halfmq=is_of_halfmq, savepoint="session.begin_nested()")
 
 
 @event.listens_for(Engine, "after_cursor_execute")
-def _after(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+def _after(
+    connection: Connection, _cursor: object, statement: str, _parameters: object, context: Any, *_: object
+) -> None:
     seen = _SEEN.get(connection)
     if seen is None:
         return
-    seen.detector.after(statement, status(connection))
+    detector = seen.detector
+    detector.after(statement, connection.dialect.name, status(connection))
+    if not detector.has_rows:
+        detector.has_rows = _writes_to_halfmq(context)
     if seen.watcher is not None:
         seen.watcher.after_statement(connection, statement)
 
@@ -137,21 +133,30 @@ def _failed(context: ExceptionContext) -> None:
     ):  # the connection is lost, and the transaction with it
         return
     assert connection is not None
-    pooled, error = connection.connection, context.original_exception
+    driver, error = connection.connection.driver_connection, context.original_exception
+    seen.detector.failed(
+        context.statement or "",
+        lambda: status_after_error(connection.dialect.name, driver, error, _asking(connection)),
+    )
+
+
+def _asked(connection: Connection) -> Status:
+    return asked_status(connection.dialect.name, connection.connection.driver_connection, _asking(connection))
+
+
+def _asking(connection: Connection) -> Callable[[str], object]:
+    """A query on the driver's connection, of which nobody here is told."""
 
     def ask(query: str) -> object:
-        cursor = pooled.cursor()
+        cursor = connection.connection.cursor()
         try:
             cursor.execute(query)
-            (found,) = cursor.fetchone() or (None,)
-            return found
+            row = cursor.fetchone() if cursor.description else None
+            return row[0] if row else None
         finally:
             cursor.close()
 
-    seen.detector.failed(
-        context.statement or "",
-        lambda: status_after_error(connection.dialect.name, pooled.driver_connection, error, ask),
-    )
+    return ask
 
 
 @event.listens_for(Engine, "commit")
@@ -163,8 +168,10 @@ def _commit(connection: Connection) -> None:
 
 def _writes_to_halfmq(context: Any) -> bool:
     """Whether the statement changes a table of halfmq, whichever."""
+    if not (context.isinsert or context.isupdate or context.isdelete):
+        return False
     table = getattr(getattr(context, "invoked_statement", None), "table", None)
-    return isinstance(table, Table) and (context.isinsert or context.isupdate or context.isdelete) and table in _TABLES
+    return isinstance(table, Table) and table in _TABLES and not SETS_UP.items() <= context.execution_options.items()
 
 
 def _nothing(*_: object) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.schema import DDL
 
 from halfmq.errors import UsageError
-from halfmq.sql.alchemy.connection_events import refuse_rows_of, setting_up
+from halfmq.sql.alchemy.connection_events import refuse_rows_of
 from halfmq.sql.alchemy.errors import place
 from halfmq.sql.rules.marker import WhichUndecided
 
@@ -121,8 +121,7 @@ def create_tables(connection: Connection, metadata: MetaData) -> list[str]:
     Raises:
         UsageError: a table that is there lacks a column: ``upgrade_tables``, or it is somebody else's.
     """
-    with setting_up(connection):
-        return [done for one in declared_in(metadata) for done in _created(connection, one)]
+    return [done for one in declared_in(metadata) for done in _created(connection, one)]
 
 
 def _created(connection: Connection, one: Declared) -> Iterator[str]:
@@ -146,8 +145,7 @@ def upgrade_tables(connection: Connection, metadata: MetaData) -> list[str]:
     Raises:
         UsageError: a table lacks a column with which no release created it.
     """
-    with setting_up(connection):
-        return [done for one in declared_in(metadata) for done in _upgraded(connection, one)]
+    return [done for one in declared_in(metadata) for done in _upgraded(connection, one)]
 
 
 def _upgraded(connection: Connection, one: Declared) -> Iterator[str]:

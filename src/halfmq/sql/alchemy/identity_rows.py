@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine, RootTransaction, Table, delete, event
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from halfmq.errors import UsageError
+from halfmq.sql.alchemy.connection_events import SETS_UP
 from halfmq.sql.alchemy.declared import schema_on
 from halfmq.sql.alchemy.dialects import one_that_may_fail, short_transaction
 from halfmq.sql.alchemy.errors import is_lock_wait
@@ -147,13 +148,14 @@ class TableIdentity:
 
     def renew(self, connection: Connection, horizon_ms: int) -> None:
         """Set a new identity and horizon in ``connection``'s open transaction: see ``MarkerTable.restored``."""
-        connection.execute(delete(self._table).where(self._table.c.tx_id.in_(RESERVED)))
+        connection.execute(delete(self._table).where(self._table.c.tx_id.in_(RESERVED)), execution_options=SETS_UP)
         self._insert(connection, horizon_ms)
         self.forget()
 
     def _insert(self, connection: Connection, horizon_ms: int) -> None:
         for key, value in reserved_rows(secrets.randbits(IDENTITY_BITS), horizon_ms).items():
-            connection.execute(insert(self._table).values(tx_id=key, outcome=COMMITTED, written_at_ms=value).inline())
+            row = insert(self._table).values(tx_id=key, outcome=COMMITTED, written_at_ms=value).inline()
+            connection.execute(row, execution_options=SETS_UP)
         transaction = connection.get_transaction()
         assert transaction is not None, "it has written"
         self._made_in.add(transaction)

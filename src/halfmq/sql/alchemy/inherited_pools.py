@@ -26,7 +26,9 @@ def _connected(connection: Connection) -> None:
 def _after_fork_in_child() -> None:
     for engine in list(_used):
         pool = engine.pool
-        if isinstance(pool, StaticPool | SingletonThreadPool):  # a database in memory, of which a child has a copy
+        if engine.dialect.name == "sqlite" and isinstance(
+            pool, StaticPool | SingletonThreadPool
+        ):  # in memory: a child has a copy
             continue
         _parents.append(pool)
         engine.dispose(close=False)

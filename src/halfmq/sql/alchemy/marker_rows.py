@@ -33,6 +33,7 @@ from sqlalchemy.schema import AddConstraint, DropConstraint
 from halfmq import limits
 from halfmq.client.user_code import plain_result
 from halfmq.errors import UsageError
+from halfmq.sql.alchemy.connection_events import SETS_UP
 from halfmq.sql.alchemy.declared import schema_on
 from halfmq.sql.alchemy.dialects import exact_text, short_transaction
 from halfmq.sql.alchemy.errors import is_lock_wait
@@ -289,7 +290,9 @@ class MarkerRows:
         for index in self.table.indexes:
             index.drop(connection)
         self.table.create(connection)
-        connection.execute(delete(self.table))  # the identity that a new table gets
-        connection.execute(insert(self.table).from_select([*self.table.c.keys()], select(old)))
+        connection.execute(delete(self.table), execution_options=SETS_UP)  # the identity that a new table gets
+        connection.execute(
+            insert(self.table).from_select([*self.table.c.keys()], select(old)), execution_options=SETS_UP
+        )
         old.drop(connection)
         self.identity.forget()

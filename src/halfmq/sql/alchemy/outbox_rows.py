@@ -44,6 +44,7 @@ from sqlalchemy.sql.expression import FunctionElement
 from halfmq.errors import UnsupportedCombination
 from halfmq.relay.publisher import Batch, OutboxMessage, Published
 from halfmq.relay.rows import Figures, Lease, LeaseLost, Work
+from halfmq.sql.alchemy.connection_events import SETS_UP
 from halfmq.sql.alchemy.declared import require
 from halfmq.sql.alchemy.dialects import now_ms, one_that_may_fail
 from halfmq.sql.alchemy.outbox_tables import HOLDER_CHARS_MAX, OutboxTables
@@ -184,7 +185,8 @@ class RowStatements:
                 free = {"token": "", "holder": "", "lease_until_ms": 0, "batch_id": "", "batch_seqs": ""}  # nosec B105 # as above
                 try:
                     with one_that_may_fail(connection):
-                        connection.execute(insert(lanes).values(lane=lane, one_by_one_to_seq=0, **free))
+                        row = insert(lanes).values(lane=lane, one_by_one_to_seq=0, **free)
+                        connection.execute(row, execution_options=SETS_UP)
                 except IntegrityError:
                     pass  # another relay was faster
 

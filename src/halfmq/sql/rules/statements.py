@@ -25,7 +25,8 @@ class Read(NamedTuple):
     savepoint: str = ""
 
 
-_SPACE: Final = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
+#: ``#`` begins a comment on MySQL and MariaDB, and no statement elsewhere; ``/*!`` is one that they execute.
+_SPACE: Final = r"(?:\s|(?:--|#)[^\n]*(?:\n|$)|/\*(?!!|M!).*?\*/)"
 _FIRST_WORD: Final = re.compile(rf"(?:{_SPACE}|;)*([A-Za-z]+)", re.DOTALL)
 #: A name as it is, or quoted, with the quote doubled inside.
 _NAME: Final = (
@@ -71,7 +72,7 @@ _MYSQL_ENDS: Final = {
     "CREATE": _NOT_TEMPORARY,
     "DROP": _NOT_TEMPORARY,
     "LOAD": _pattern(r" INDEX\b"),
-    "SET": _pattern(r".*\bautocommit\b| (?:PASSWORD|DEFAULT ROLE)\b"),
+    "SET": _pattern(r"(?:[^'\"]*[\s.,@])?autocommit\s*:?=| (?:PASSWORD|DEFAULT ROLE)\b"),
 }  # fmt: skip
 _ORACLE_ENDS: Final = {
     **{word: rest for word, rest in _ENDS.items() if word != "END"},

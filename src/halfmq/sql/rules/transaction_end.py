@@ -4,10 +4,11 @@ A deadlock on MariaDB rolls all of it back, ``INSERT OR ROLLBACK`` on SQLite, CO
 without a word, so an application that catches the error and goes on would write its messages without the rows before them.
 ``transaction_proof`` shows this from the first row of halfmq on; what ended before that row is known here, and the row is refused.
 
-What may end it is seen in three ways: the text of a statement, the driver's word on its connection, and after an error on MySQL and MariaDB
-a question, since a response with an error says nothing about the transaction.
+What may end it is seen in three ways: the text of a statement, the driver's word on its connection, and on MySQL and MariaDB a question to
+the server, after an error and after a statement whose text hides what it does. Only what has changed rows can be lost.
 """
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -16,43 +17,74 @@ from halfmq.sql.rules.driver_errors import mysql_error_number
 from halfmq.sql.rules.statements import Effect, first_words, read
 from halfmq.sql.rules.transaction_proof import Status, driver_status, has_flags
 
+_MYSQL: Final = frozenset({"mysql", "mariadb"})
 #: MySQL and MariaDB: InnoDB has rolled back all of the transaction. A record has changed since the snapshot (MariaDB), too many locks, a
 #: deadlock. The server's flag may still say that it is open: seen in one of some hundred deadlocks, MariaDB 10.11.
 _ROLLED_BACK: Final = frozenset({1020, 1206, 1213})
 _LOCK_WAIT_TIMEOUT: Final = 1205
 FAILED: Final = ", which failed,"
-_UNSEEN: Final = "the driver's connection was committed or rolled back"
+_UNSEEN: Final = "the driver's connection was committed or rolled back, which"
+#: First words of statements that change no row. PostgreSQL's functions may, so there every statement counts.
+_READS: Final = re.compile(
+    r"\s*(?:SELECT|SHOW|SET|DESC|DESCRIBE|EXPLAIN|PRAGMA|SAVEPOINT|RELEASE|ROLLBACK)\b", re.IGNORECASE
+)
+#: MySQL and MariaDB: what a procedure, a prepared statement or a comment that is executed does.
+_HIDES_ITS_EFFECT: Final = re.compile(r"\s*(?:CALL\b|EXECUTE\b|/\*!|/\*M!)", re.IGNORECASE)
 
 
 class EndDetector:
-    """One transaction of a connection. ``before`` and ``after`` each statement, ``failed`` instead of ``after``."""
+    """One transaction of a connection. ``before`` and ``after`` each statement, ``failed`` instead of ``after``.
 
-    __slots__ = ("_was_open", "ended_by")
+    ``ask``: see ``asked_status``; called if there is something to lose, and on MySQL and MariaDB only.
+    """
+
+    __slots__ = ("_doubtful", "_has_changed", "_was_open", "ended_by", "has_rows")
 
     def __init__(self) -> None:
         #: What has ended it, for people; empty: it goes on.
         self.ended_by = ""
-        #: There was something to lose. A driver opens the transaction with its first statement only.
+        #: A row of halfmq was written in it; the caller sets that.
+        self.has_rows = False
+        #: There is something to lose. A driver opens the transaction with its first statement only.
+        self._has_changed = False
+        #: MySQL and MariaDB: the flags have said so since the server was asked. They are those of responses without rows only.
         self._was_open = False
+        #: MySQL and MariaDB: a statement after which only the server knows whether the transaction is open; empty: none.
+        self._doubtful = ""
 
-    def before(self, statement: str, product: str, status: Status) -> None:
+    def before(self, statement: str, product: str, status: Status, ask: Callable[[], Status]) -> None:
         """``status``: of the connection, before ``statement``."""
-        if self._was_open and not self.ended_by:
-            if status is Status.NONE:
-                self.ended_by = _UNSEEN
-            elif would_end(statement, product):
-                self.ended_by = first_words(statement)
+        if not self._has_changed or self.ended_by:
+            return
+        if product in _MYSQL:
+            self._was_open |= status is Status.OPEN
+            if self._doubtful or (self._was_open and status is Status.NONE):
+                if ask() is Status.NONE:
+                    self.ended_by = first_words(self._doubtful) if self._doubtful else _UNSEEN
+                self._doubtful, self._was_open = "", False
+        elif status is Status.NONE:
+            self.ended_by = _UNSEEN
+        if not self.ended_by and would_end(statement, product):
+            self.ended_by = first_words(statement)
 
-    def after(self, statement: str, status: Status) -> None:
+    def after(self, statement: str, product: str, status: Status) -> None:
         """``status``: of the connection, after ``statement``, which has succeeded."""
-        if status is not Status.NONE:  # a driver that says nothing: it is open after any statement
-            self._was_open = True
-        elif self._was_open and not self.ended_by:
+        self._was_open |= status is Status.OPEN
+        if not self._has_changed:
+            # PostgreSQL is in no transaction if each statement is committed by itself, and SQLite until a row is written.
+            is_open = status is not Status.NONE or product in _MYSQL
+            self._has_changed = is_open and (product == "postgresql" or _READS.match(statement) is None)
+        elif self.ended_by:
+            pass
+        elif product in _MYSQL:
+            if _HIDES_ITS_EFFECT.match(statement):
+                self._doubtful = statement
+        elif status is Status.NONE:
             self.ended_by = first_words(statement)
 
     def failed(self, statement: str, status: Callable[[], Status]) -> None:
-        """``status``: as after the error, see ``status_after_error``; asked only if there is something to lose."""
-        if self._was_open and not self.ended_by and status() is Status.NONE:
+        """``status``: as after the error, see ``status_after_error``."""
+        if self._has_changed and not self.ended_by and status() is Status.NONE:
             self.ended_by = first_words(statement) + FAILED
 
 
@@ -64,26 +96,45 @@ def would_end(statement: str, product: str) -> bool:
 
 def status_after_error(product: str, driver: object, error: BaseException, ask: Callable[[str], object]) -> Status:
     """The status of the connection after ``error``. ``driver``: the driver's own connection. ``ask`` executes a query on it, and returns
-    the value that it reads; called on MySQL and MariaDB only."""
-    if product not in ("mysql", "mariadb"):
+    the value that it reads, or None; called on MySQL and MariaDB only."""
+    if product not in _MYSQL:
         return driver_status(product, driver)
     number = mysql_error_number(error)
     if number in _ROLLED_BACK:
         return Status.NONE
-    try:
-        if number == _LOCK_WAIT_TIMEOUT:
+    if number == _LOCK_WAIT_TIMEOUT:
+        try:
             return Status.NONE if ask("SELECT @@innodb_rollback_on_timeout") else Status.OPEN
-        if has_flags(driver):
-            ask("SELECT 1")  # only its flags count
-            return driver_status(product, driver)
+        except Exception:  # noqa: BLE001 - of any driver
+            return Status.UNKNOWN
+    return asked_status(product, driver, ask)
+
+
+def asked_status(product: str, driver: object, ask: Callable[[str], object]) -> Status:
+    """What the server says. Flags do not do: asyncmy never takes one back, and PyMySQL reads none after a SELECT."""
+    try:
         return Status.OPEN if ask("SELECT @@in_transaction") else Status.NONE
-    except Exception:  # noqa: BLE001 - of any driver: MySQL has no such variable, or there are results that nobody has read
+    except Exception:  # noqa: BLE001 - of any driver: MySQL has no such variable
+        if not has_flags(driver):
+            return Status.UNKNOWN
+    try:
+        ask("DO 1")  # its response has new flags
+    except Exception:  # noqa: BLE001 - of any driver: results that nobody has read
         return Status.UNKNOWN
+    return driver_status(product, driver)
 
 
-def refuse_ended(ended_by: str, savepoint: str) -> None:
-    """Before a row of halfmq is written: raise UsageError if the transaction has ended. ``savepoint``: how the library sets one."""
+def refuse_ended(detector: EndDetector, statement: str, product: str, *, is_of_halfmq: bool, savepoint: str) -> None:
+    """Before ``statement``: raise UsageError if it comes after the end of its transaction, and is a row of halfmq, or anything after one.
+    ``savepoint``: how the library sets one."""
+    ended_by = detector.ended_by
     if not ended_by:
+        return
+    if is_of_halfmq:
+        problem = "before this row of halfmq: what was written before is not in it"
+    elif detector.has_rows and read(statement, product) is None:
+        problem = "with a row of halfmq in it: what is written now would be committed without that row"
+    else:
         return
     if ended_by.startswith("'RELEASE"):
         hint = (
@@ -93,7 +144,4 @@ def refuse_ended(ended_by: str, savepoint: str) -> None:
         hint = f"roll back, and run all of it again; put a statement whose error you catch into {savepoint}"
     else:
         hint = "roll back; leave COMMIT and ROLLBACK to the library, and what commits by itself to a transaction of its own"
-    raise UsageError(
-        f"{ended_by} has ended the database transaction before this row of halfmq: what was written before is not in it",
-        hint=hint,
-    )
+    raise UsageError(f"{ended_by} has ended the database transaction {problem}", hint=hint)
