@@ -71,12 +71,20 @@ def deadlock() -> None:
     assert not thread.is_alive()
 
 
+def script_rolls_back() -> None:
+    run("UPDATE shop_order SET note = note; ROLLBACK")
+
+
+def procedure_rolls_back() -> None:
+    run("EXECUTE IMMEDIATE 'ROLLBACK'")
+
+
 CASES = [
     pytest.param(kind, case, id=f"{kind}-{case.__name__}", marks=marks)
     for kind, marks, cases in (
         ("sqlite", (), (text_rolls_back, text_commits, driver_rolls_back, insert_or_rollback)),
-        ("postgres", POSTGRES.marks, (text_rolls_back, text_commits)),
-        ("mariadb", MARIADB.marks, (text_rolls_back, text_commits, table_is_created, deadlock)),
+        ("postgres", POSTGRES.marks, (text_rolls_back, text_commits, script_rolls_back)),
+        ("mariadb", MARIADB.marks, (text_rolls_back, text_commits, table_is_created, procedure_rolls_back, deadlock)),
     )
     for case in cases
 ]
@@ -121,6 +129,45 @@ def test_row_of_halfmq_is_refused_where_the_transaction_has_ended_before_it(
     request(is_fine=True)  # the next transaction is as any other
     written = len(broker.calls) // 2 + OutboxMessage.objects.count() + InboxMessage.objects.count()
     assert written == 1
+
+
+@pytest.mark.parametrize(("database", "case"), CASES, indirect=["database"])
+def test_what_follows_a_row_of_halfmq_is_not_committed_without_it(atomic: Atomic, case: Callable[[], None]) -> None:
+    for note in ("left", "right", *map(str, range(50))):
+        Order.objects.create(note=note)
+
+    def request() -> None:
+        Order.objects.create(note="mine False")
+        mq.send_on_commit("t", b"x")
+        case()
+        Order.objects.create(note="later")
+
+    with pytest.raises(UsageError, match="with a row of halfmq in it"), transaction.atomic():
+        request()
+    assert not Order.objects.filter(note="later").exists()
+    assert OutboxMessage.objects.count() == Order.objects.filter(note="mine False").count()
+
+
+def test_a_duplicate_that_comes_first_is_the_application_s_affair(atomic: Atomic) -> None:
+    Order.objects.create(note="a")
+
+    def again() -> None:
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Order.objects.create(note="a")
+
+    for attempt in range(2):  # the second follows a transaction that has ended with a savepoint
+        with transaction.atomic():
+            again()
+            mq.send_on_commit("t", b"x")
+            again()
+        assert OutboxMessage.objects.count() == attempt + 1
+
+
+@pytest.mark.parametrize("database", [POSTGRES, MARIADB], indirect=True)
+def test_a_statement_may_be_bytes_where_the_driver_takes_them(atomic: Atomic) -> None:
+    with transaction.atomic(), connections["default"].cursor() as cursor:
+        cursor.execute(b"SELECT 1")
+        assert cursor.fetchone() == (1,)
 
 
 def test_an_error_in_a_savepoint_is_the_application_s_affair(atomic: Atomic, broker: MemoryBroker) -> None:

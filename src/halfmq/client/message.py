@@ -259,13 +259,15 @@ class Message:
         ``delay`` in seconds, at most 3 days; None: as the consumer's ``Retry`` says, whose default lets the broker choose (10 s, 30 s, 1
         min, ...). Apache RocketMQ rounds it up to a standard delay level, the longest of which is 2 h. After the consumer's ``retries`` it
         goes to the dead-letter queue. If the broker is unreachable, it is delivered again in this process. What the handler raises after it
-        is only logged.
+        is only logged. After ``ack``, ``retry`` or ``reject`` it does nothing: the first word counts.
 
         Raises:
             UsageError: ``delay`` is no such number, or the message did not come from a consumer.
         """
         if delay is not None:
             checked_seconds(delay, "delay", zero=True, at_most=DELAY_MAX_S)
+        if self._is_settled_before_call("retry"):
+            return
         await self._required_delivery().retry(self, self._delay_s(delay))
         self._settled = "handed back"
 
@@ -274,7 +276,10 @@ class Message:
         return self._retry.delay_s(self.attempt) if delay is None and self._retry is not None else delay
 
     async def reject(self) -> None:
-        """Move the message to the group's dead-letter queue (``%DLQ%group``) at once. What the handler raises after it is only logged."""
+        """Move the message to the group's dead-letter queue (``%DLQ%group``) at once. What the handler raises after it is only logged. As
+        ``retry``, it does nothing after another word."""
+        if self._is_settled_before_call("reject"):
+            return
         await self._required_delivery().reject(self)
         self._settled = "rejected"
 
@@ -418,6 +423,11 @@ class Message:
         """
         if self._settled:
             log.error("processing of %r failed after it was %s, which counts", self, self._settled, exc_info=error)
+        return bool(self._settled)
+
+    def _is_settled_before_call(self, call: str) -> bool:
+        if self._settled:
+            log.warning("%s() of %r does nothing, since it was %s already", call, self, self._settled)
         return bool(self._settled)
 
     def _is_given_up_after(self, error: BaseException) -> bool:

@@ -79,6 +79,40 @@ def procedure_rolls_back(app: App, session: Session, tx: Any) -> None:
         session.execute(text("BEGIN NOT ATOMIC ROLLBACK; SIGNAL SQLSTATE '45000'; END"))
 
 
+def in_procedure(app: App, session: Session, body: str) -> None:
+    with app.engine.begin() as connection:  # not in that of the session, which it would commit
+        connection.execute(text(f"CREATE OR REPLACE PROCEDURE p() {body}"))
+    session.execute(text("CALL p()"))
+
+
+def procedure_rolls_back_and_succeeds(app: App, session: Session, tx: Any) -> None:
+    in_procedure(app, session, "ROLLBACK")
+
+
+def procedure_rolls_back_and_a_query_follows(app: App, session: Session, tx: Any) -> None:
+    in_procedure(app, session, "ROLLBACK")
+    session.execute(text("SELECT 1"))
+
+
+def procedure_has_a_handler_that_rolls_back(app: App, session: Session, tx: Any) -> None:
+    handler = "DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END"
+    with pytest.raises(DBAPIError):
+        in_procedure(app, session, f"BEGIN {handler}; INSERT INTO orders (id) VALUES (1); END")
+    session.execute(insert(app.orders).values(id=7))
+
+
+def text_in_text(app: App, session: Session, tx: Any) -> None:
+    session.execute(text("EXECUTE IMMEDIATE 'ROLLBACK'"))
+
+
+def comment_that_is_executed(app: App, session: Session, tx: Any) -> None:
+    session.execute(text("/*! ROLLBACK */"))
+
+
+def after_a_comment(app: App, session: Session, tx: Any) -> None:
+    session.execute(text("# x\nROLLBACK"))
+
+
 EVERYWHERE: list[Case] = [
     endings.statement_commits, endings.statement_rolls_back, endings.statement_commits_unseen, endings.driver_rolls_back,
     driver_rolls_back_and_goes_on,
@@ -86,7 +120,9 @@ EVERYWHERE: list[Case] = [
 ONLY: dict[Case, str] = {
     insert_or_rollback_and_goes_on: "sqlite", endings.trigger_rolls_back: "sqlite", first_savepoint_is_released: "sqlite",
     endings.script_commits: "sqlite", endings.table_is_created: "mariadb", deadlock: "mariadb",
-    deadlock_and_goes_on: "mariadb", procedure_rolls_back: "mariadb", endings.error_is_swallowed: "postgresql",
+    deadlock_and_goes_on: "mariadb", procedure_rolls_back: "mariadb",
+    procedure_rolls_back_and_succeeds: "mariadb", procedure_rolls_back_and_a_query_follows: "mariadb", after_a_comment: "mariadb",
+    procedure_has_a_handler_that_rolls_back: "mariadb", text_in_text: "mariadb", comment_that_is_executed: "mariadb", endings.error_is_swallowed: "postgresql",
 }  # fmt: skip
 CASES = [
     on(driver, case, name=case.__name__)
@@ -155,6 +191,24 @@ async def test_row_of_halfmq_is_refused_where_the_transaction_has_ended_before_i
     assert (app.handled(), app.markers()) == (0, {})
 
 
+@pytest.mark.parametrize(("app", "case"), CASES, indirect=["app"])
+async def test_what_follows_a_row_of_halfmq_is_not_committed_without_it(app: App, case: Case) -> None:
+    def scene(session: Session) -> None:
+        app.outbox.send(session, "t", b"x")
+        session.add(app.order_type(1))
+        session.flush()
+        case(app, session, None)
+        if case is first_savepoint_is_released:  # the application itself begins another transaction in it
+            return
+        session.add(app.order_type(99))
+        session.commit()
+
+    with contextlib.suppress(UsageError, SQLAlchemyError):
+        await app.play(scene)
+    assert 99 not in app.order_ids()
+    assert (1 in app.order_ids()) == bool(app.in_outbox())
+
+
 @pytest.mark.parametrize("app", [on(DRIVERS[0])], indirect=True)
 @pytest.mark.parametrize("kind", ["insert", "update", "delete"])
 async def test_each_table_of_halfmq_is_refused(app: App, kind: str) -> None:
@@ -196,6 +250,8 @@ async def test_tables_are_created_after_rows_of_others(app: App) -> None:
         session.commit()
 
     await app.play(scene)
+    metadata.drop_all(app.engine)
+    metadata.create_all(app.engine)
 
 
 @pytest.mark.parametrize("app", [on(driver) for driver in DRIVERS], indirect=True)
