@@ -111,11 +111,25 @@ def test_ack_works_with_and_without_await() -> None:
         got = message(delivery=said)
         got.ack()
         await got.ack()
-        await got.retry(2.5)
-        await got.reject()
+        await message(delivery=said).retry(2.5)
+        await message(delivery=said).reject()
         return said.heard
 
     assert asyncio.run(both()) == ["ack", "ack", ("retry", 2.5), "reject"]
+
+
+@pytest.mark.parametrize("first", ["ack", "retry", "reject"])
+@pytest.mark.parametrize("second", ["retry", "reject"])
+def test_the_first_word_counts(first: str, second: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def both() -> list[Any]:
+        said = Said()
+        got = message(delivery=said)
+        await getattr(got, first)()
+        await getattr(got, second)()
+        return said.heard
+
+    assert len(asyncio.run(both())) == 1
+    assert f"{second}() of" in caplog.text
 
 
 def test_message_that_came_from_nowhere_cannot_be_acknowledged() -> None:
