@@ -1060,8 +1060,8 @@ PLANTS: Final = (
         2,
         "a message is committed without the rows before it, which a deadlock or a statement has taken",
         "sql/alchemy/connection_events.py",
-        '        refuse_ended(detector.ended_by, "session.begin_nested()")\n',
-        "",
+        "    if detector.ended_by or seen.begun_in != forks.generation:\n",
+        "    if seen.begun_in != forks.generation:\n",
     ),
     Plant(
         "prepared-is-a-verdict",
