@@ -5,13 +5,15 @@ that is known only when its first message is written has had transactions before
 """
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.engine import ExceptionContext
 
 from halfmq.client import forks
+from halfmq.sql.alchemy.dialects import on_cursor
 from halfmq.sql.rules.transaction_end import EndDetector, asked_status, refuse_ended, status_after_error
 from halfmq.sql.rules.transaction_proof import Status, driver_status
 
@@ -136,27 +138,14 @@ def _failed(context: ExceptionContext) -> None:
     driver, error = connection.connection.driver_connection, context.original_exception
     seen.detector.failed(
         context.statement or "",
-        lambda: status_after_error(connection.dialect.name, driver, error, _asking(connection)),
+        lambda: status_after_error(connection.dialect.name, driver, error, partial(on_cursor, connection)),
     )
 
 
 def _asked(connection: Connection) -> Status:
-    return asked_status(connection.dialect.name, connection.connection.driver_connection, _asking(connection))
-
-
-def _asking(connection: Connection) -> Callable[[str], object]:
-    """A query on the driver's connection, of which nobody here is told."""
-
-    def ask(query: str) -> object:
-        cursor = connection.connection.cursor()
-        try:
-            cursor.execute(query)
-            row = cursor.fetchone() if cursor.description else None
-            return row[0] if row else None
-        finally:
-            cursor.close()
-
-    return ask
+    return asked_status(
+        connection.dialect.name, connection.connection.driver_connection, partial(on_cursor, connection)
+    )
 
 
 @event.listens_for(Engine, "commit")

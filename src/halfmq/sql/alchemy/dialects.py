@@ -99,17 +99,17 @@ def short_transaction(connection: Connection, wait_ms: int) -> Iterator[None]:
             yield
         return
     # On the driver's cursor: executed by SQLAlchemy it would begin a transaction.
-    before = _on_cursor(connection, setting.read)
-    _on_cursor(connection, setting.write.format(setting.from_ms(wait_ms)))
+    before = on_cursor(connection, setting.read)
+    on_cursor(connection, setting.write.format(setting.from_ms(wait_ms)))
     try:
         with connection.begin():
             yield
     finally:
         if not connection.invalidated:
-            _on_cursor(connection, setting.write.format(int(before)))
+            on_cursor(connection, setting.write.format(int(before)))
 
 
-def _on_cursor(connection: Connection, statement: str) -> Any:
+def on_cursor(connection: Connection, statement: str) -> Any:
     """Execute on the driver's cursor; the first column of the first row, if there are rows."""
     cursor = connection.connection.cursor()
     try:
