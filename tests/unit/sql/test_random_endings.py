@@ -9,7 +9,7 @@ the check settles it first.
 import contextlib
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +330,22 @@ async def one_handler(app: App, seed: int, first_id: int, faults: Faults) -> str
     return ending
 
 
+async def played(app: App, scene: Callable[[Session], None], run: Run, seed: int) -> tuple[str, str]:
+    """Returns how it ended, and its story. The checks have settled what it left."""
+    ending = "fine"
+    try:
+        await app.play(scene)
+    except Exception as error:
+        ending = type(error).__name__
+    run.faults.heal()
+    for _ in range(3):
+        if app.broker.undecided():
+            await app.check()
+    told = f"seed {seed}, {ending}:\n" + "\n".join(run.story)
+    assert app.broker.undecided() == [], told
+    return ending, told
+
+
 async def one_joined(app: App, seed: int, first_id: int, faults: Faults) -> str:
     """The same in a transaction that the application ends itself, so that ``session_ends`` is no mistake, and what follows it is."""
     run = Run(app, random.Random(seed), first_id, faults)
@@ -344,17 +360,7 @@ async def one_joined(app: App, seed: int, first_id: int, faults: Faults) -> str:
             session.rollback()
             raise
 
-    ending = "fine"
-    try:
-        await app.play(scene)
-    except Exception as error:
-        ending = type(error).__name__
-    faults.heal()
-    for _ in range(3):
-        if app.broker.undecided():
-            await app.check()
-    told = f"seed {seed}, {ending}:\n" + "\n".join(run.story)
-    assert app.broker.undecided() == [], told
+    ending, told = await played(app, scene, run, seed)
     rows = {f"t{order_id}" for order_id in app.order_ids() if first_id <= order_id < first_id + IDS_OF_A_RUN}
     messages = app.messages()
     assert len(messages) == len(set(messages)), told
@@ -389,17 +395,7 @@ async def one_late(app: App, seed: int, first_id: int, faults: Faults) -> str:
             with app.block(session) as tx:
                 tx.send(topic, b"x")
 
-    ending = "fine"
-    try:
-        await app.play(scene)
-    except Exception as error:
-        ending = type(error).__name__
-    faults.heal()
-    for _ in range(3):
-        if app.broker.undecided():
-            await app.check()
-    told = f"seed {seed}, {ending}:\n" + "\n".join(run.story)
-    assert app.broker.undecided() == [], told
+    ending, told = await played(app, scene, run, seed)
     is_there = first_id in app.order_ids()
     sent = [*app.messages(), *(row[0] for row in app.in_outbox() if row[0] == topic)]
     assert len(sent) <= is_there, told
@@ -408,32 +404,29 @@ async def one_late(app: App, seed: int, first_id: int, faults: Faults) -> str:
     return ending
 
 
-@pytest.mark.timeout(1_800)
-@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
-@pytest.mark.parametrize("app", WALK, indirect=True)
-async def test_they_agree_too_where_the_message_comes_last(app: App, faults: Faults) -> None:
+async def walk(one: Callable[[App, int, int, Faults], Awaitable[str]], app: App, faults: Faults) -> None:
     variable, runs = RUNS
     seed = seed_of_commit()
     endings: dict[str, int] = {}
     for number in range(runs):
-        ending = await one_late(app, seed + number, (number + 1) * IDS_OF_A_RUN, faults)
+        ending = await one(app, seed + number, (number + 1) * IDS_OF_A_RUN, faults)
         endings[ending] = endings.get(ending, 0) + 1
     print(variable, runs, app.driver.name, endings)
     assert endings.get("fine", 0) > runs // 20
+
+
+@pytest.mark.timeout(1_800)
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
+@pytest.mark.parametrize("app", WALK, indirect=True)
+async def test_they_agree_too_where_the_message_comes_last(app: App, faults: Faults) -> None:
+    await walk(one_late, app, faults)
 
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
 @pytest.mark.parametrize("app", ASYNC, indirect=True)
 async def test_they_agree_too_where_the_application_ends_the_transaction(app: App, faults: Faults) -> None:
-    variable, runs = RUNS
-    seed = seed_of_commit()
-    endings: dict[str, int] = {}
-    for number in range(runs):
-        ending = await one_joined(app, seed + number, (number + 1) * IDS_OF_A_RUN, faults)
-        endings[ending] = endings.get(ending, 0) + 1
-    print(variable, runs, app.driver.name, endings)
-    assert endings.get("fine", 0) > runs // 20
+    await walk(one_joined, app, faults)
 
 
 @pytest.mark.timeout(1_800)

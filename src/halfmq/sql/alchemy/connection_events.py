@@ -130,9 +130,7 @@ def _failed(context: ExceptionContext) -> None:
     connection = context.connection
     seen = None if connection is None else _SEEN.get(connection)
     is_of_database = context.sqlalchemy_exception is not None
-    if (
-        seen is None or not is_of_database or context.is_disconnect
-    ):  # the connection is lost, and the transaction with it
+    if seen is None or not is_of_database or context.is_disconnect:  # lost, and the transaction with it
         return
     assert connection is not None
     driver, error = connection.connection.driver_connection, context.original_exception
