@@ -255,6 +255,26 @@ def test_a_child_has_connections_of_its_own_and_closes_none_of_its_parent(using:
     assert connections[using].connection is None
 
 
+@pytest.mark.parametrize("database", [POSTGRES], indirect=True)
+def test_a_child_has_a_pool_of_its_own(using: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    connections[using].close()
+    monkeypatch.setitem(connections[using].settings_dict["OPTIONS"], "pool", {"min_size": 1, "max_size": 1})
+
+    def number() -> int:
+        try:
+            return _number(connections[using])
+        finally:
+            connections[using].close()  # back into the pool
+
+    try:
+        before = number()
+        assert number() == before
+        assert fork(number).result() != before
+        assert number() == before
+    finally:
+        connections[using].close_pool()
+
+
 @pytest.mark.parametrize("database", [POSTGRES, MARIADB], indirect=True)
 def test_a_connection_that_was_lost_between_two_messages_is_made_again(
     using: str, monkeypatch: pytest.MonkeyPatch
