@@ -79,6 +79,10 @@ class Project:
         except (OSError, http.client.HTTPException):
             return 0
 
+    def last_lines(self) -> str:
+        """What the web service has written last."""
+        return "\n".join(self._log.read_text().splitlines()[-150:])
+
     def orders(self) -> list[str]:
         """The orders in both databases, each with its database."""
         code = (

@@ -17,6 +17,7 @@ from tests.support.waiting import wait_until
 
 KILLS = ("killed in the block", "killed after the block", *TRANSACTION_POINTS)
 RAISES = ("raises in the block", "raises after the block")
+STATUSES = {"returns": 200, **dict.fromkeys(RAISES, 500), **dict.fromkeys(KILLS, 0)}
 #: The transactions of the request (ATOMIC_REQUESTS), or none.
 PATHS = ("/orders", "/direct")
 #: An order in one database, or in both.
@@ -25,7 +26,7 @@ PLACES = ("default", "other", "default other", "other default")
 
 def drawn(rng: random.Random, number: int) -> list[tuple[str, str, str]]:
     """(end, path, databases) of each order: each end at least once on each path, then by chance."""
-    first = [(end, path) for end in ("returns", *RAISES, *KILLS) for path in PATHS]
+    first = [(end, path) for end in STATUSES for path in PATHS]
     orders = [(end, path, rng.choice(PLACES)) for end, path in first]
     while len(orders) < number:
         ends = ("returns", rng.choice(RAISES), rng.choice(KILLS))
@@ -53,12 +54,9 @@ def test_orders_in_the_databases_are_the_messages(
     began = time.monotonic()
     try:
         project.start()
-        statuses: dict[str, set[int]] = {}
         for at, (end, path, using) in enumerate(orders):
-            statuses.setdefault(end, set()).add(project.status(path, note=f"n{at}", using=using, end=end))
-        assert statuses == {
-            "returns": {200}, **{end: {500} for end in RAISES}, **{end: {0} for end in KILLS},
-        }  # fmt: skip
+            status = project.status(path, note=f"n{at}", using=using, end=end)
+            assert status == STATUSES[end], f"order {at}, {end}, {path}, {using}\n{project.last_lines()}"
         wait_until(lambda: project.status("/none") == 404, "a worker, which answers checks")
         wait_until(lambda: not undecided(served), "every transaction is settled", 120)
     finally:

@@ -30,7 +30,7 @@ pytestmark = [
 
 #: Besides the extras that a project installs.
 _PACKAGES: Final = (
-    "psycopg[binary]", "pymysql", "gunicorn", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-django",
+    "psycopg[binary,pool]", "pymysql", "gunicorn", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-django",
 )  # fmt: skip
 _TO_COMPILE: Final = "mysqlclient is compiled: apt-get install libmariadb-dev pkg-config gcc python3-dev"
 _NEWER: Final = "Django's current release needs Python 3.12 or newer, which is neither on PATH nor in pyenv"

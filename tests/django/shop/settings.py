@@ -19,6 +19,13 @@ HALFMQ = {
 }
 ROOT_URLCONF = "tests.django.shop.urls"
 USE_TZ = True
+#: A response with status 500 says why: without DEBUG, Django would mail it.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"stderr": {"class": "logging.StreamHandler"}},
+    "loggers": {"django.request": {"handlers": ["stderr"], "level": "ERROR"}},
+}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 if any(values["ENGINE"].endswith("mysql") for values in DATABASES.values()):
     from tests.django.shop import mysql_driver
