@@ -23,6 +23,7 @@ from halfmq.client.blocking import Connections, NameServers, NotTrusted, Unavail
 from halfmq.client.connection_pool import ConnectionPool
 from halfmq.client.connector import TcpConnector
 from halfmq.client.transaction_block import AsyncTransaction, Transaction
+from halfmq.errors import ConnectError
 from halfmq.model.address import Address, TlsFiles, parse_url
 from halfmq.runtime.tls import tls_context
 
@@ -258,3 +259,19 @@ def test_an_alert_about_our_certificate_says_so(authority: Authority) -> None:
         with pytest.raises(NotTrusted, match="certfile=FILE&keyfile=FILE"):
             ask(f"rocketmqs://127.0.0.1:{listening.getsockname()[1]}?cafile={authority.certificate}")
         thread.join(30)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_broker_without_tls_is_named_as_the_cause(
+    new_loop: Callable[[], Any], tmp_path_factory: pytest.TempPathFactory, authority: Authority
+) -> None:
+    async def ask(url: str) -> None:
+        async with AsyncClient(url, timeout=2) as mq:
+            await mq.send("orders", b"x")
+
+    with starting(tmp_path_factory) as start:
+        url = f"rocketmqs://127.0.0.1:{start().name_port}?cafile={authority.certificate}"
+        with asyncio.Runner(loop_factory=new_loop) as runner, pytest.raises(ConnectError) as raised:
+            runner.run(ask(url))
+    assert "no TLS with 127.0.0.1" in str(raised.value)
+    assert "does it speak TLS on this port? without: rocketmq://" in str(raised.value)

@@ -75,10 +75,12 @@ def open_socket(address: Address, tls: TlsFiles | None, connect_s: float, answer
 #: For a connection that the server closed before it said anything.
 LOST_HINT: Final = "is it a halfmq or RocketMQ server? One with TLS closes connections without it, and perhaps without a certificate: rocketmqs://"
 
+_NO_TLS_HERE: Final = "does it speak TLS on this port? without: rocketmq://"
+
 
 def cannot_connect(address: Address, error: OSError) -> ConnectError:
     """The error for a connection that could not be opened, with a hint for its reason. Nothing was sent."""
-    text, hint = error.strerror or str(error), "is the server running?"
+    text, hint = error.strerror or str(error) or type(error).__name__, "is the server running?"
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"no TLS with {address}: {error.verify_message or text}"
         hint = "give the CA of the server: rocketmqs://host:port?cafile=FILE"
@@ -87,10 +89,14 @@ def cannot_connect(address: Address, error: OSError) -> ConnectError:
         return ConnectError(text, hint=hint)
     if isinstance(error, ssl.SSLError):
         reason = (error.reason or text).replace("_", " ").lower()
-        hint = "does it speak TLS on this port? without: rocketmq://"
+        hint = _NO_TLS_HERE
         if is_certificates_fault(error):
             hint = "the server accepts clients with a certificate of its CA: rocketmqs://host:port?certfile=FILE&keyfile=FILE"
         return ConnectError(f"no TLS with {address}: {reason}", hint=hint)
+    if isinstance(
+        error, ConnectionResetError | ConnectionAbortedError
+    ):  # without TLS nothing is said before it is open
+        return ConnectError(f"no TLS with {address}: the server closed the connection", hint=_NO_TLS_HERE)
     return ConnectError(f"no connection to {address}: {text}", hint=hint)
 
 
