@@ -255,6 +255,25 @@ def test_a_child_has_connections_of_its_own_and_closes_none_of_its_parent(using:
     assert connections[using].connection is None
 
 
+def test_a_child_that_leaves_the_transaction_of_its_parent_does_not_end_it(using: str) -> None:
+    block = transaction.atomic(using)
+    block.__enter__()
+    Order.objects.create(note="a")
+
+    def fails() -> None:
+        block.__exit__(ValueError, ValueError(), None)
+
+    def commits() -> str:
+        with pytest.raises(UsageError) as raised:
+            block.__exit__(None, None, None)
+        return str(raised.value)
+
+    fork(fails).result()
+    assert "belongs to the process that this one was forked from" in fork(commits).result()
+    block.__exit__(None, None, None)
+    assert notes() == ["a"]
+
+
 @pytest.mark.parametrize("database", [POSTGRES], indirect=True)
 def test_a_child_has_a_pool_of_its_own(using: str, monkeypatch: pytest.MonkeyPatch) -> None:
     connections[using].close()

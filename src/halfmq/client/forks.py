@@ -7,8 +7,9 @@ only the child's reference to the socket (no FIN is sent), and keeps the number 
 close another file by it.
 """
 
+import ctypes
 import os
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 from weakref import WeakSet
 
 from halfmq.errors import UsageError
@@ -35,7 +36,37 @@ def detach_in_children(connection: HasSocket) -> None:
 def refuse_in_child(opened_in: int, what: str, hint: str) -> None:
     """Raises UsageError if ``opened_in``, the generation in which ``what`` was created, is not this process's."""
     if opened_in != generation:
-        raise UsageError(f"{what} belongs to the process that this one was forked from", hint=hint)
+        raise _of_the_parent(what, hint)
+
+
+def _of_the_parent(what: str, hint: str) -> UsageError:
+    return UsageError(f"{what} belongs to the process that this one was forked from", hint=hint)
+
+
+def keep_for_ever(inherited: object) -> None:
+    """Never free ``inherited``, also not at the end of the interpreter: freeing the connection of a driver may say goodbye to the server,
+    or roll back, on what belongs to the parent."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
+
+
+class ParentsConnection:
+    """In a child in the place of a database connection of its parent. What ends a transaction does nothing, since it belongs to the parent;
+    everything else is refused."""
+
+    def rollback(self) -> None:
+        """Nothing."""
+
+    close = terminate = rollback
+
+    def autocommit(self, is_on: bool) -> None:
+        """Nothing: after the end of a block, Django calls it on MySQL and MariaDB."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _of_the_parent(
+            "the database connection", "fork outside of a transaction, and end the child with os._exit"
+        )
 
 
 def _after_fork_in_child() -> None:

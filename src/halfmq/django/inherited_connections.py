@@ -6,25 +6,36 @@ loaded it with ``--preload`` would be that of all workers.
 
 import os
 import sys
+import weakref
 from typing import Any, Final
 
 from django.db import connections
+from django.db.backends.signals import connection_created
 
-#: Connections of the parent's drivers. Kept, since freeing one may say goodbye to the server, on the parent's socket.
-_parents: Final[list[Any]] = []
+from halfmq.client import forks
+
+#: Django's wrappers, of every thread and alias.
+_wrappers: Final[weakref.WeakSet[Any]] = weakref.WeakSet(connections.all(initialized_only=True))
+
+
+def _opened(*, connection: Any, **_: Any) -> None:
+    _wrappers.add(connection)
+
+
+connection_created.connect(_opened, dispatch_uid="halfmq.inherited_connections")
 
 
 def _after_fork_in_child() -> None:
     pools = getattr(sys.modules.get("django.db.backends.postgresql.base"), "DatabaseWrapper", None)
     if (known := getattr(pools, "_connection_pools", None)) is not None:  # those of OPTIONS["pool"]
-        _parents.append(dict(known))
+        forks.keep_for_ever(dict(known))
         known.clear()
-    for connection in connections.all(initialized_only=True):
-        # Of a block that was open at the fork it is refused to go on: see ``client.forks``.
-        is_kept = connection.in_atomic_block or (connection.vendor == "sqlite" and connection.is_in_memory_db())
-        if connection.connection is not None and not is_kept:
-            _parents.append(connection.connection)
-            connection.connection = None
+    for wrapper in list(_wrappers):
+        if wrapper.connection is None or (wrapper.vendor == "sqlite" and wrapper.is_in_memory_db()):
+            continue
+        forks.keep_for_ever(wrapper.connection)
+        # In a block that was open at the fork it is refused to go on, and the child's way out of it sends nothing.
+        wrapper.connection = forks.ParentsConnection() if wrapper.in_atomic_block else None
 
 
 if hasattr(os, "register_at_fork"):
