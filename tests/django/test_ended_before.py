@@ -12,6 +12,7 @@ from django.db.models.functions import Concat
 from halfmq import django as mq
 from halfmq.django.inbox import Inbox
 from halfmq.django.models import InboxMessage, OutboxMessage
+from halfmq.django.transaction_end import watch_all
 from halfmq.errors import UsageError
 from tests.django.conftest import MARIADB, POSTGRES
 from tests.django.shop.models import Order
@@ -177,3 +178,26 @@ def test_an_error_in_a_savepoint_is_the_application_s_affair(atomic: Atomic, bro
             Order.objects.create(pk=order.pk, note="again")
         mq.send_on_commit("t", b"x")
     assert (Order.objects.count(), OutboxMessage.objects.count()) == (1, 1)
+
+
+def test_a_connection_that_was_open_before_the_application_is_watched(atomic: Atomic) -> None:
+    """As one that another application's ``ready`` has used."""
+    connections["default"].ensure_connection()
+    connections["default"].execute_wrappers.clear()
+    watch_all()
+    with pytest.raises(UsageError, match="has ended the database transaction"), transaction.atomic():
+        Order.objects.create(note="a")
+        text_rolls_back()
+        mq.send_on_commit("t", b"x")
+
+
+def test_an_error_leaves_a_block_also_where_autocommit_is_off(atomic: Atomic) -> None:
+    transaction.set_autocommit(False)
+    try:
+        Order.objects.create(note="a")
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            1 / 0  # noqa: B018
+        transaction.rollback()
+    finally:
+        transaction.set_autocommit(True)
+    assert not Order.objects.exists()

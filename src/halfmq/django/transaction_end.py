@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from django.db import Error as AnyError
+from django.db import connections
 from django.db.backends.signals import connection_created
 
 from halfmq.django.database import status, text_of
@@ -24,8 +25,10 @@ _WRITES_TO_HALFMQ: Final = re.compile(
 
 
 def watch_all() -> None:
-    """Watch the transactions of each connection that is opened from now on. May be called again."""
+    """Watch the transactions of each connection, open or opened from now on. May be called again."""
     connection_created.connect(_opened, dispatch_uid="halfmq.transaction_end")
+    for connection in connections.all(initialized_only=True):
+        _opened(connection=connection)
 
 
 def _opened(*, connection: Any, **_: Any) -> None:
@@ -65,7 +68,11 @@ class _Watch:
         except AnyError as error:
             if connection.connection is not None:
                 cause = error
-                detector.failed(statement, lambda: status_after_error(product, connection.connection, cause, self._ask))
+                detector.failed(
+                    statement,
+                    product,
+                    lambda: status_after_error(product, connection.connection, cause, self._ask),
+                )
             raise
         detector.after(statement, product, status(connection))
         detector.has_rows |= is_of_halfmq
@@ -87,7 +94,10 @@ class _Watch:
         committed."""
         connection = self._connection
         found = read(statement, connection.vendor)
-        if found is None or found.effect is not Effect.ROLLBACK_TO or connection.atomic_blocks[0]._from_testcase:
+        if found is None or found.effect is not Effect.ROLLBACK_TO:
+            return
+        blocks = connection.atomic_blocks  # empty: the outermost one is being left, with autocommit off
+        if blocks and blocks[0]._from_testcase:
             return
         connection.run_on_commit.append((set(), _kept, True))  # as ``on_commit`` does, but of no savepoint
         self._is_kept = True

@@ -4,12 +4,15 @@
 """
 
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData, Table, delete, insert, select, text, update
+from sqlalchemy import Column, Integer, MetaData, Table, create_engine, delete, event, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import async_session
 from sqlalchemy.orm import Session
@@ -18,6 +21,7 @@ from tests.unit.sql import test_endings as endings
 from tests.unit.sql.faces import DRIVERS, App, Message, app, on, wait
 from tests.unit.sql.memory_broker import AsyncMemoryClient
 
+from halfmq.client.branch import Branch
 from halfmq.errors import UsageError
 from halfmq.sql import Barrier, MarkerTable, Outbox, create_tables, tables_of, upgrade_tables
 
@@ -79,10 +83,10 @@ def procedure_rolls_back(app: App, session: Session, tx: Any) -> None:
         session.execute(text("BEGIN NOT ATOMIC ROLLBACK; SIGNAL SQLSTATE '45000'; END"))
 
 
-def in_procedure(app: App, session: Session, body: str) -> None:
+def in_procedure(app: App, session: Session, body: str, call: str = "CALL p()") -> None:
     with app.engine.begin() as connection:  # not in that of the session, which it would commit
         connection.execute(text(f"CREATE OR REPLACE PROCEDURE p() {body}"))
-    session.execute(text("CALL p()"))
+    session.execute(text(call))
 
 
 def procedure_rolls_back_and_succeeds(app: App, session: Session, tx: Any) -> None:
@@ -113,6 +117,18 @@ def after_a_comment(app: App, session: Session, tx: Any) -> None:
     session.execute(text("# x\nROLLBACK"))
 
 
+def procedure_after_a_comment(app: App, session: Session, tx: Any) -> None:
+    in_procedure(app, session, "ROLLBACK", "/* shop */ CALL p()")
+
+
+def procedure_with_settings(app: App, session: Session, tx: Any) -> None:
+    in_procedure(app, session, "ROLLBACK", "SET STATEMENT max_statement_time=5 FOR CALL p()")
+
+
+def branch_in_text(app: App, session: Session, tx: Any) -> None:
+    session.execute(text("IF 1 THEN ROLLBACK; END IF"))
+
+
 EVERYWHERE: list[Case] = [
     endings.statement_commits, endings.statement_rolls_back, endings.statement_commits_unseen, endings.driver_rolls_back,
     driver_rolls_back_and_goes_on,
@@ -122,6 +138,7 @@ ONLY: dict[Case, str] = {
     endings.script_commits: "sqlite", endings.table_is_created: "mariadb", deadlock: "mariadb",
     deadlock_and_goes_on: "mariadb", procedure_rolls_back: "mariadb",
     procedure_rolls_back_and_succeeds: "mariadb", procedure_rolls_back_and_a_query_follows: "mariadb", after_a_comment: "mariadb",
+    procedure_after_a_comment: "mariadb", procedure_with_settings: "mariadb", branch_in_text: "mariadb",
     procedure_has_a_handler_that_rolls_back: "mariadb", text_in_text: "mariadb", comment_that_is_executed: "mariadb", endings.error_is_swallowed: "postgresql",
 }  # fmt: skip
 CASES = [
@@ -273,3 +290,185 @@ async def test_errors_that_end_nothing_are_the_application_s_affair(app: App) ->
 
     await app.play(scene)
     assert (app.order_ids(), len(app.in_outbox()), app.handled()) == ([1, 2], 1, 1)
+
+
+#: What rolls back all of a transaction, and is caught.
+ROLLS_BACK = [
+    on(driver, case, name=case.__name__)
+    for case, database in (
+        (endings.statement_rolls_back, ""), (endings.insert_or_rollback, "sqlite"), (deadlock, "mariadb"),
+        (endings.error_is_swallowed, "postgresql"),
+    )
+    for driver in DRIVERS
+    if driver.database in (database or driver.database)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("app", "case"), ROLLS_BACK, indirect=["app"])
+async def test_a_commit_says_that_a_row_of_halfmq_was_rolled_back(app: App, case: Case) -> None:
+    def scene(session: Session) -> None:
+        session.add(app.order_type(1))
+        assert app.inbox.claim(session, Message("m"), group="g")
+        session.flush()
+        case(app, session, None)
+        with pytest.raises((UsageError, SQLAlchemyError), match=r"rolled back|rolls back"):
+            session.commit()
+        session.rollback()
+        session.add(app.order_type(2))
+        session.commit()
+
+    await app.play(scene)
+    assert (1 in app.order_ids(), 2 in app.order_ids(), app.handled()) == (False, True, 0)
+
+
+PARTS = {
+    "sqlite": ("INSERT OR FAIL INTO orders (id) VALUES (:id)", "INSERT OR ROLLBACK INTO orders (id) VALUES (2)"),
+    "mariadb": ("UPDATE orders SET id = 1 WHERE id = :id", "ROLLBACK"),
+}
+
+
+@pytest.mark.parametrize("app", [on(driver) for driver in DRIVERS if driver.database in PARTS], indirect=True)
+async def test_rows_of_a_first_statement_that_failed_may_be_lost(app: App) -> None:
+    fails, ends = PARTS[app.driver.database]
+    if app.driver.database == "mariadb":
+        with app.engine.begin() as connection:
+            connection.execute(insert(app.orders), [{"id": 2}, {"id": 3}])
+
+    def scene(session: Session) -> None:
+        with pytest.raises(IntegrityError):
+            session.execute(text(fails), [{"id": 2}, {"id": 3}, {"id": 3}])
+        with contextlib.suppress(IntegrityError):
+            session.execute(text(ends))
+        with pytest.raises(UsageError, match="has ended the database transaction"):
+            app.outbox.send(session.connection(), "t", b"x")
+
+    await app.play(scene)
+
+
+MARIADB = [on(driver) for driver in DRIVERS if driver.database == "mariadb"]
+
+
+@pytest.mark.parametrize("app", MARIADB, indirect=True)
+async def test_what_only_looks_like_an_end_is_the_application_s_affair(app: App) -> None:
+    statements = (
+        "ANALYZE SELECT 1", "BEGIN NOT ATOMIC SELECT 1; END", "PREPARE p FROM 'SELECT 1'", "DROP PREPARE p",
+        "SET @autocommit = 1", "UNLOCK TABLES", "(SELECT 1)", "DO 1",
+    )  # fmt: skip
+
+    def scene(session: Session, tx: Any) -> None:
+        session.add(app.order_type(1 if tx is None else 2))
+        session.flush()
+        for statement in statements:
+            if tx is None or statement != "UNLOCK TABLES":  # which a block refuses, since it may end its transaction
+                session.execute(text(statement))
+        (app.outbox.send(session, "t", b"x") if tx is None else tx.send("t", b"x"))
+
+    await app.run(scene)
+
+    def without(session: Session) -> None:
+        scene(session, None)
+        session.commit()
+
+    await app.play(without)
+    assert (app.order_ids(), len(app.in_outbox()), len(app.markers())) == ([1, 2], 1, 1)
+
+
+@pytest.mark.parametrize("app", MARIADB, indirect=True)
+async def test_the_number_of_rows_of_a_procedure_is_still_to_be_had(app: App) -> None:
+    def scene(session: Session) -> None:
+        session.execute(insert(app.orders), [{"id": 1}, {"id": 2}])
+        in_procedure(app, session, "UPDATE orders SET id = id + 10")
+        assert session.scalar(text("SELECT ROW_COUNT()")) == 2
+
+    await app.play(scene)
+
+
+@pytest.mark.parametrize("app", [on(driver) for driver in DRIVERS], indirect=True)
+async def test_tables_are_created_in_the_transaction_of_the_first_order(app: App) -> None:
+    metadata = MetaData()
+    for number in range(3):
+        Table(f"shelves_{number}", metadata, Column("id", Integer, primary_key=True))
+
+    def scene(session: Session) -> None:
+        metadata.create_all(session.connection())
+        session.add(app.order_type(1))
+        app.outbox.send(session, "t", b"x")
+        session.commit()
+
+    await app.play(scene)
+    metadata.drop_all(app.engine)
+    assert (app.order_ids(), len(app.in_outbox())) == ([1], 1)
+
+
+@pytest.mark.parametrize("app", [on(driver) for driver in DRIVERS], indirect=True)
+async def test_what_is_written_by_hand_is_refused_where_nothing_can_be_rolled_back(app: App) -> None:
+    barrier = Barrier(app.metadata)
+    app.metadata.create_all(app.engine)
+    writers: dict[str, Callable[[Session], object]] = {
+        "outbox.send": lambda session: app.outbox.send(session.connection(), "t", b"x"),
+        "outbox.confirm": lambda session: app.outbox.confirm(session, "m"),
+        "outbox.withdraw": lambda session: app.outbox.withdraw(session, "m"),
+        "inbox.claim": lambda session: app.inbox.claim(session, Message("m"), group="g"),
+        "barrier.claim": lambda session: barrier.claim(session, Branch("gid", "shop", "stock", "try", "", 0)),
+    }
+
+    def scene(session: Session) -> None:
+        connection = session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+        for name, write in writers.items():
+            with pytest.raises(UsageError, match=f"autocommit.*{name}"):
+                write(session)
+        assert connection.in_transaction()
+
+    await app.play(scene)
+    assert (app.in_outbox(), app.handled()) == ([], 0)
+
+
+def test_a_first_row_begins_the_transaction_of_an_application_that_executes_begin(tmp_path: Path) -> None:
+    """The recipe of SQLAlchemy's documentation for sqlite3."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
+    event.listen(engine, "connect", lambda driver, _: setattr(driver, "isolation_level", None))
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    metadata = MetaData()
+    outbox = Outbox(metadata)
+    metadata.create_all(engine)
+    with engine.connect() as connection:
+        for _ in range(2):
+            outbox.send(connection, "t", b"x")
+            connection.commit()
+        outbox.send(connection, "t", b"x")
+        connection.rollback()
+        assert len(connection.execute(select(outbox.table)).all()) == 2
+    plain = create_engine(f"sqlite:///{tmp_path / 'shop.db'}", isolation_level="AUTOCOMMIT")
+    with plain.connect() as connection:
+        with pytest.raises(UsageError, match="autocommit"):
+            outbox.send(connection, "t", b"x")
+        assert not connection.in_transaction()
+
+
+BEGINS_BEFORE_US = """
+import sys
+from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, event, insert
+
+@event.listens_for(Engine, "begin")
+def begin(connection):
+    connection.exec_driver_sql("BEGIN")
+
+from halfmq.sql import Outbox
+
+engine = create_engine(f"sqlite:///{sys.argv[1]}")
+event.listen(engine, "connect", lambda driver, _: setattr(driver, "isolation_level", None))
+metadata = MetaData()
+orders = Table("orders", metadata, Column("id", Integer, primary_key=True))
+outbox = Outbox(metadata)
+metadata.create_all(engine)
+with engine.connect() as connection:
+    for _ in range(2):
+        connection.execute(insert(orders))
+        outbox.send(connection, "t", b"x")
+        connection.commit()
+"""
+
+
+def test_a_statement_that_begins_the_transaction_belongs_to_it(tmp_path: Path) -> None:
+    """Also that of a listener which was registered before ours."""
+    subprocess.run([sys.executable, "-c", BEGINS_BEFORE_US, tmp_path / "shop.db"], check=True)

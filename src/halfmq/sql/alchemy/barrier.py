@@ -19,6 +19,7 @@ from halfmq.sql.alchemy.database import connection_of
 from halfmq.sql.alchemy.declared import declare
 from halfmq.sql.alchemy.dialects import exact_text
 from halfmq.sql.alchemy.once_block import Claimed, Claims, HandledRows, once_block
+from halfmq.sql.alchemy.transaction_guard import refuse_autocommit
 from halfmq.sql.rules.barrier import OPPOSITE, Step, after_own_row, after_try_row
 
 _OP_CHARS = 8
@@ -89,6 +90,7 @@ class Barrier(HandledRows):
 
     def _claim(self, session: Session, branch: Branch) -> Claimed:
         connection = connection_of(session, self.table, "barrier.claim")
+        refuse_autocommit(connection, "barrier.claim")
         is_new, reason = self._note(connection, branch, TRY)
         match after_try_row(branch, is_new=is_new, reason=reason):
             case Step.RUN:

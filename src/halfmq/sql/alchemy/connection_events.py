@@ -101,6 +101,8 @@ def _before(
         return
     if seen.watcher is not None:
         seen.watcher.before_statement(connection, statement)
+    if connection.get_transaction() is None:  # a listener executes it to begin the transaction
+        return
     detector, product = seen.detector, connection.dialect.name
     detector.before(statement, product, status(connection), lambda: _asked(connection))
     if detector.ended_by or seen.begun_in != forks.generation:
@@ -117,10 +119,11 @@ def _after(
     seen = _SEEN.get(connection)
     if seen is None:
         return
-    detector = seen.detector
-    detector.after(statement, connection.dialect.name, status(connection))
-    if not detector.has_rows:
-        detector.has_rows = _writes_to_halfmq(context)
+    if connection.get_transaction() is not None:
+        detector = seen.detector
+        detector.after(statement, connection.dialect.name, status(connection))
+        if not detector.has_rows:
+            detector.has_rows = _writes_to_halfmq(context)
     if seen.watcher is not None:
         seen.watcher.after_statement(connection, statement)
 
@@ -133,10 +136,17 @@ def _failed(context: ExceptionContext) -> None:
     if seen is None or not is_of_database or context.is_disconnect:  # lost, and the transaction with it
         return
     assert connection is not None
-    driver, error = connection.connection.driver_connection, context.original_exception
+    if connection.closed or connection.invalidated:  # rows are read that it has sent before
+        return
+    product, driver, error = (
+        connection.dialect.name,
+        connection.connection.driver_connection,
+        context.original_exception,
+    )
     seen.detector.failed(
         context.statement or "",
-        lambda: status_after_error(connection.dialect.name, driver, error, partial(on_cursor, connection)),
+        product,
+        lambda: status_after_error(product, driver, error, partial(on_cursor, connection)),
     )
 
 
@@ -149,8 +159,12 @@ def _asked(connection: Connection) -> Status:
 @event.listens_for(Engine, "commit")
 def _commit(connection: Connection) -> None:
     seen = _SEEN.get(connection)
-    if seen is not None and seen.watcher is not None:
+    if seen is None:
+        return
+    if seen.watcher is not None:
         seen.watcher.before_commit()
+    if seen.detector.has_rows:
+        seen.detector.before_commit(connection.dialect.name, status(connection), lambda: _asked(connection))
 
 
 def _writes_to_halfmq(context: Any) -> bool:

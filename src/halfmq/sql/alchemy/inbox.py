@@ -21,6 +21,7 @@ from halfmq.sql.alchemy.database import connection_of
 from halfmq.sql.alchemy.declared import declare
 from halfmq.sql.alchemy.dialects import exact_text, one_that_may_fail
 from halfmq.sql.alchemy.once_block import Claimed, Claims, HandledRows, once_block
+from halfmq.sql.alchemy.transaction_guard import refuse_autocommit
 from halfmq.sql.rules.inbox_key import KEY_CHARS_MAX, HasMessageId, KeyOf, key_of
 
 
@@ -91,6 +92,7 @@ class Inbox(HandledRows):
         inbox.claim(s, message, group=...))``.
         """
         connection = connection_of(session, self.table, "inbox.claim")
+        refuse_autocommit(connection, "inbox.claim")
         key = self.key_of(message)
         row = {"consumer_group": group, "message_key": key, "handled_at_ms": time.time_ns() // 1_000_000}
         return self._insert_if_absent(connection, row)

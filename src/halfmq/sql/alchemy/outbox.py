@@ -153,8 +153,14 @@ class Outbox(Declared):
             session.add(row)
             row.tx_id = _transaction_id(session.get_transaction())
         elif isinstance(session, Connection):
-            refuse_autocommit(session, _SEND)
-            transaction = session.get_transaction() or session.begin()
+            open_before = session.get_transaction()
+            transaction = open_before or session.begin()
+            try:
+                refuse_autocommit(session, _SEND)  # after an application's own BEGIN
+            except UsageError:
+                if open_before is None:
+                    transaction.rollback()
+                raise
             session.execute(
                 insert(self.table)
                 .values(row_of(message, tx_id=_transaction_id(transaction), now_ms=_now_ms(), hold=hold))
@@ -173,7 +179,7 @@ class Outbox(Declared):
         Returns False if it is not held: it is confirmed or withdrawn already, or does not exist. With an ``AsyncSession``:
         ``await session.run_sync(outbox.confirm, message_id)``.
         """
-        return self.operations.decide_held(self._connection_of(session, "confirm"), message_id, is_confirmed=True)
+        return self._decide(session, "confirm", message_id, is_confirmed=True)
 
     def withdraw(self, session: Session | Connection, message_id: str) -> bool:
         """Never publish a held message, if and only if the transaction of ``session`` commits. One UPDATE in it. The row is kept until
@@ -181,7 +187,12 @@ class Outbox(Declared):
 
         Returns False as ``confirm``: a message that was confirmed cannot be taken back.
         """
-        return self.operations.decide_held(self._connection_of(session, "withdraw"), message_id, is_confirmed=False)
+        return self._decide(session, "withdraw", message_id, is_confirmed=False)
+
+    def _decide(self, session: Session | Connection, what: str, message_id: str, *, is_confirmed: bool) -> bool:
+        connection = self._connection_of(session, what)
+        refuse_autocommit(connection, f"outbox.{what}")
+        return self.operations.decide_held(connection, message_id, is_confirmed=is_confirmed)
 
     def prune(self, session: Session | Connection, *, older_than_s: float) -> int:
         """Delete rows that were published (``archive=True``) or skipped more than ``older_than_s`` seconds ago, in the transaction of

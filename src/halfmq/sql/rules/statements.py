@@ -26,8 +26,8 @@ class Read(NamedTuple):
 
 
 #: ``#`` begins a comment on MySQL and MariaDB, and no statement elsewhere; ``/*!`` is one that they execute.
-_SPACE: Final = r"(?:\s|(?:--|#)[^\n]*(?:\n|$)|/\*(?!!|M!).*?\*/)"
-_FIRST_WORD: Final = re.compile(rf"(?:{_SPACE}|;)*([A-Za-z]+)", re.DOTALL)
+_SPACE: Final = r"(?>\s|(?:--|#)[^\n]*(?:\n|$)|/\*(?!!|M!).*?\*/)"
+_FIRST_WORD: Final = re.compile(rf"(?:{_SPACE}|[;(])*+([A-Za-z]+)", re.DOTALL)
 #: A name as it is, or quoted, with the quote doubled inside.
 _NAME: Final = (
     r"""(?:"(?P<double>(?:[^"]|"")+)"|`(?P<back>(?:[^`]|``)+)`|\[(?P<bracket>[^\]]+)\]|(?!AND\b)(?P<bare>\w[\w$#@]*))"""
@@ -36,7 +36,7 @@ _NAME: Final = (
 
 def _pattern(text: str) -> re.Pattern[str]:
     """``text`` with white space and comments where it has a space."""
-    return re.compile(text.replace(" ", f"{_SPACE}+"), re.IGNORECASE | re.DOTALL)
+    return re.compile(text.replace(" ", f"{_SPACE}++"), re.IGNORECASE | re.DOTALL)
 
 
 #: After the first word; a match is about a savepoint.
@@ -60,19 +60,21 @@ _ANYTHING: Final = re.compile("")
 _ENDS: Final = {"COMMIT": _ANYTHING, "ROLLBACK": _ANYTHING, "ABORT": _ANYTHING, "END": _ANYTHING,
                 "PREPARE": _pattern(r" TRANSACTION\b")}  # fmt: skip
 
-_NOT_TEMPORARY: Final = _pattern(r"(?! (?:OR REPLACE )?TEMPORARY\b)")
+_NOT_TEMPORARY: Final = _pattern(r"(?! (?:OR REPLACE )?TEMPORARY TABLE\b)")
 #: MySQL and MariaDB commit before most statements that are not about rows. Source: MariaDB, "SQL statements that cause an implicit commit".
 _MYSQL_ENDS: Final = {
     **_ENDS,
     **dict.fromkeys(
-        ("ALTER", "ANALYZE", "BACKUP", "BEGIN", "CACHE", "CHANGE", "CHECK", "FLUSH", "GRANT", "INSTALL", "LOCK", "OPTIMIZE",
+        ("ALTER", "BACKUP", "CACHE", "CHANGE", "CHECK", "FLUSH", "GRANT", "INSTALL", "LOCK", "OPTIMIZE",
          "RENAME", "REPAIR", "RESET", "REVOKE", "START", "STOP", "TRUNCATE", "UNINSTALL", "UNLOCK"),
         _ANYTHING,
     ),
+    "ANALYZE": _pattern(r"(?: (?:NO_WRITE_TO_BINLOG|LOCAL))? TABLE\b"),
+    "BEGIN": _pattern(r"(?! NOT ATOMIC\b)"),
     "CREATE": _NOT_TEMPORARY,
-    "DROP": _NOT_TEMPORARY,
+    "DROP": _pattern(r"(?! (?:TEMPORARY TABLE|PREPARE)\b)"),
     "LOAD": _pattern(r" INDEX\b"),
-    "SET": _pattern(r"(?:[^'\"]*[\s.,@])?autocommit\s*:?=| (?:PASSWORD|DEFAULT ROLE)\b"),
+    "SET": _pattern(r"[^'\"]*(?:[\s.,]|@@)autocommit\s*:?=| (?:PASSWORD|DEFAULT ROLE)\b"),
 }  # fmt: skip
 _ORACLE_ENDS: Final = {
     **{word: rest for word, rest in _ENDS.items() if word != "END"},
@@ -97,6 +99,12 @@ def read(statement: str, product: str) -> Read | None:
     if word in ends and ends[word].match(statement, first.end()):
         return Read(Effect.ENDS_TRANSACTION)
     return None
+
+
+def first_word(statement: str) -> str:
+    """In upper case, behind comments and parentheses; empty: none, or a comment that MySQL and MariaDB execute."""
+    found = _FIRST_WORD.match(statement)
+    return found[1].upper() if found else ""
 
 
 def first_words(statement: str) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 from halfmq.errors import UsageError
-from halfmq.sql.rules.driver_errors import mysql_error_number
-from halfmq.sql.rules.statements import Effect, first_words, read
+from halfmq.sql.rules.driver_errors import mysql_error_number, sqlstate
+from halfmq.sql.rules.statements import Effect, first_word, first_words, read
 from halfmq.sql.rules.transaction_proof import Status, driver_status, has_flags
 
 _MYSQL: Final = frozenset({"mysql", "mariadb"})
@@ -23,13 +23,50 @@ _MYSQL: Final = frozenset({"mysql", "mariadb"})
 _ROLLED_BACK: Final = frozenset({1020, 1206, 1213})
 _LOCK_WAIT_TIMEOUT: Final = 1205
 FAILED: Final = ", which failed,"
+_HINT_FAILED: Final = "roll back, and run all of it again; put a statement whose error you catch into {}"
 _UNSEEN: Final = "the driver's connection was committed or rolled back, which"
-#: First words of statements that change no row. PostgreSQL's functions may, so there every statement counts.
-_READS: Final = re.compile(
-    r"\s*(?:SELECT|SHOW|SET|DESC|DESCRIBE|EXPLAIN|PRAGMA|SAVEPOINT|RELEASE|ROLLBACK)\b", re.IGNORECASE
+#: First words of statements that change no row, WITH if it has none of ``_CHANGES``. PostgreSQL's functions may, so there every statement
+#: counts; those of MySQL and MariaDB may as well, which is not seen.
+_READS: Final = frozenset(
+    {
+        "SELECT",
+        "VALUES",
+        "SHOW",
+        "SET",
+        "USE",
+        "DESC",
+        "DESCRIBE",
+        "EXPLAIN",
+        "PRAGMA",
+        "SAVEPOINT",
+        "RELEASE",
+        "ROLLBACK",
+    }
 )
-#: MySQL and MariaDB: what a procedure, a prepared statement or a comment that is executed does.
-_HIDES_ITS_EFFECT: Final = re.compile(r"\s*(?:CALL\b|EXECUTE\b|/\*!|/\*M!)", re.IGNORECASE)
+_CHANGES: Final = re.compile(r"\b(?:INSERT|UPDATE|DELETE|REPLACE|MERGE)\b", re.IGNORECASE)
+#: MySQL and MariaDB: first words of statements that leave the transaction open, unless ``read`` says otherwise. Any other one may have
+#: ended it: a procedure, a prepared statement, a comment that is executed, one that commits only sometimes.
+_LEAVE_OPEN: Final = _READS | {
+    "WITH",
+    "TABLE",
+    "INSERT",
+    "UPDATE",
+    "DELETE",
+    "REPLACE",
+    "DO",
+    "XA",
+    "PREPARE",
+    "DEALLOCATE",
+    "GET",
+}
+#: MariaDB: one statement with settings of its own, such as ``SET STATEMENT max_statement_time=5 FOR CALL p()``.
+_SET_STATEMENT: Final = re.compile(r"[^'\"]*?\bSET\s+STATEMENT\b", re.IGNORECASE)
+#: MySQL and MariaDB: about the statement before, so that no question may come between.
+_ABOUT_THE_LAST: Final = re.compile(
+    r"\b(?:ROW_COUNT|FOUND_ROWS)\s*\(|\b(?:WARNINGS|ERRORS|DIAGNOSTICS)\b", re.IGNORECASE
+)
+#: MySQL and MariaDB: always a new transaction, or none.
+_END_FOR_SURE: Final = frozenset({"COMMIT", "ROLLBACK", "BEGIN", "START"})
 
 
 class EndDetector:
@@ -38,7 +75,7 @@ class EndDetector:
     ``ask``: see ``asked_status``; called if there is something to lose, and on MySQL and MariaDB only.
     """
 
-    __slots__ = ("_doubtful", "_has_changed", "_was_open", "ended_by", "has_rows")
+    __slots__ = ("_doubtful", "_has_changed", "_has_failed", "_was_open", "ended_by", "has_rows")
 
     def __init__(self) -> None:
         #: What has ended it, for people; empty: it goes on.
@@ -47,6 +84,8 @@ class EndDetector:
         self.has_rows = False
         #: There is something to lose. A driver opens the transaction with its first statement only.
         self._has_changed = False
+        #: PostgreSQL: the last statement has failed, so that all are rolled back, or those since a savepoint.
+        self._has_failed = False
         #: MySQL and MariaDB: the flags have said so since the server was asked. They are those of responses without rows only.
         self._was_open = False
         #: MySQL and MariaDB: a statement after which only the server knows whether the transaction is open; empty: none.
@@ -57,35 +96,90 @@ class EndDetector:
         if not self._has_changed or self.ended_by:
             return
         if product in _MYSQL:
-            self._was_open |= status is Status.OPEN
-            if self._doubtful or (self._was_open and status is Status.NONE):
-                if ask() is Status.NONE:
-                    self.ended_by = first_words(self._doubtful) if self._doubtful else _UNSEEN
-                self._doubtful, self._was_open = "", False
+            if _ABOUT_THE_LAST.search(statement):
+                return
+            self._settle_doubts(product, status, ask)
         elif status is Status.NONE:
             self.ended_by = _UNSEEN
-        if not self.ended_by and would_end(statement, product):
+        is_sure = product not in _MYSQL or first_word(statement) in _END_FOR_SURE
+        if is_sure and not self.ended_by and would_end(statement, product):
             self.ended_by = first_words(statement)
 
     def after(self, statement: str, product: str, status: Status) -> None:
         """``status``: of the connection, after ``statement``, which has succeeded."""
+        self._has_failed = False
         self._was_open |= status is Status.OPEN
         if not self._has_changed:
             # PostgreSQL is in no transaction if each statement is committed by itself, and SQLite until a row is written.
             is_open = status is not Status.NONE or product in _MYSQL
-            self._has_changed = is_open and (product == "postgresql" or _READS.match(statement) is None)
+            self._has_changed = is_open and _may_change(statement, product)
         elif self.ended_by:
             pass
         elif product in _MYSQL:
-            if _HIDES_ITS_EFFECT.match(statement):
+            if not _leaves_open(statement, product):
                 self._doubtful = statement
         elif status is Status.NONE:
             self.ended_by = first_words(statement)
 
-    def failed(self, statement: str, status: Callable[[], Status]) -> None:
-        """``status``: as after the error, see ``status_after_error``."""
-        if self._has_changed and not self.ended_by and status() is Status.NONE:
+    def failed(self, statement: str, product: str, status: Callable[[], Status]) -> None:
+        """``status``: as after the error, see ``status_after_error``; called if ``statement`` may have left rows or ended the
+        transaction."""
+        if self.ended_by or not (self._has_changed or _may_change(statement, product)):
+            return
+        now = status()
+        self._has_failed = now is Status.FAILED
+        if self._has_changed and now is Status.NONE:
             self.ended_by = first_words(statement) + FAILED
+        elif now is Status.OPEN:  # of several rows the first ones may be there
+            self._has_changed = True
+
+    def before_commit(self, product: str, status: Status, ask: Callable[[], Status]) -> None:
+        """
+        Raises:
+            UsageError: a row of halfmq was rolled back, and the commit would say that it is there.
+        """
+        if not self.has_rows:
+            return
+        if not self.ended_by and product in _MYSQL:
+            self._settle_doubts(product, status, ask)
+        if self._has_failed and not self.ended_by:
+            raise UsageError(
+                "an earlier statement has failed, so the database rolls back what should be committed, a row of halfmq with it",
+                hint=_HINT_FAILED.format("a savepoint"),
+            )
+        if self.ended_by.endswith(FAILED) or self.ended_by.upper().startswith(("'ROLLBACK", "'ABORT")):
+            raise UsageError(
+                f"{self.ended_by} has ended the database transaction with a row of halfmq in it, which is rolled back",
+                hint=_HINT_FAILED.format("a savepoint"),
+            )
+
+    def _settle_doubts(self, product: str, status: Status, ask: Callable[[], Status]) -> None:
+        """MySQL and MariaDB."""
+        self._was_open |= status is Status.OPEN
+        if not self._doubtful and (not self._was_open or status is not Status.NONE):
+            return
+        now = ask()
+        if now is Status.NONE or (now is Status.UNKNOWN and would_end(self._doubtful, product)):
+            self.ended_by = first_words(self._doubtful) if self._doubtful else _UNSEEN
+        self._doubtful, self._was_open = "", False
+
+
+def _may_change(statement: str, product: str) -> bool:
+    """Whether the transaction has more to lose after ``statement`` than before it."""
+    if product == "postgresql":
+        return True
+    if product in _MYSQL and (_SET_STATEMENT.match(statement) or would_end(statement, product)):
+        return not would_end(statement, product)  # what commits loses nothing
+    word = first_word(statement)
+    return word not in _READS and (word != "WITH" or _CHANGES.search(statement) is not None)
+
+
+def _leaves_open(statement: str, product: str) -> bool:
+    return (
+        first_word(statement) in _LEAVE_OPEN
+        and not would_end(statement, product)
+        and _SET_STATEMENT.match(statement) is None
+    )
 
 
 def would_end(statement: str, product: str) -> bool:
@@ -98,7 +192,10 @@ def status_after_error(product: str, driver: object, error: BaseException, ask: 
     """The status of the connection after ``error``. ``driver``: the driver's own connection. ``ask`` executes a query on it, and returns
     the value that it reads, or None; called on MySQL and MariaDB only."""
     if product not in _MYSQL:
-        return driver_status(product, driver)
+        status = driver_status(product, driver)
+        # asyncpg does not say it. An error of the driver has no SQLSTATE, and ends nothing.
+        has_failed = product == "postgresql" and status is Status.OPEN and sqlstate(error)
+        return Status.FAILED if has_failed else status
     number = mysql_error_number(error)
     if number in _ROLLED_BACK:
         return Status.NONE
@@ -141,7 +238,7 @@ def refuse_ended(detector: EndDetector, statement: str, product: str, *, is_of_h
             "sqlite3 begins a transaction with the first row that is written, so write one before the first savepoint"
         )
     elif ended_by.endswith(FAILED):
-        hint = f"roll back, and run all of it again; put a statement whose error you catch into {savepoint}"
+        hint = _HINT_FAILED.format(savepoint)
     else:
         hint = "roll back; leave COMMIT and ROLLBACK to the library, and what commits by itself to a transaction of its own"
     raise UsageError(f"{ended_by} has ended the database transaction {problem}", hint=hint)

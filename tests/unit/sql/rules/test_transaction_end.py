@@ -1,5 +1,6 @@
 """When a transaction counts as ended: the three signs, on drivers that say much, little and nothing."""
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -38,6 +39,11 @@ def after(*steps: tuple[str, Status, Status], product: str = "mysql") -> str:
         ([(INSERT, Status.UNKNOWN, Status.UNKNOWN), ("COMMIT", Status.UNKNOWN, Status.UNKNOWN)], "'COMMIT'"),
         ([(INSERT, Status.NONE, Status.OPEN), ("ROLLBACK", Status.FAILED, Status.NONE)], "'ROLLBACK'"),
         ([(INSERT, Status.NONE, Status.OPEN), ("COMMIT", Status.OPEN, Status.NONE), (INSERT, Status.NONE, Status.OPEN)], "'COMMIT'"),
+        ([("CREATE TABLE a (i INT)", Status.NONE, Status.NONE), ("CREATE TABLE b (i INT)", Status.NONE, Status.NONE)], ""),
+        ([("WITH a AS (SELECT 1) SELECT 1", Status.NONE, Status.OPEN), ("COMMIT", Status.OPEN, Status.NONE)], ""),
+        ([("WITH a AS (SELECT 1) DELETE b", Status.NONE, Status.OPEN), ("COMMIT", Status.OPEN, Status.NONE)], "'COMMIT'"),
+        ([("-- a\n(SELECT 1)", Status.NONE, Status.OPEN), ("COMMIT", Status.OPEN, Status.NONE)], ""),
+        ([("SET STATEMENT a=1 FOR INSERT b", Status.NONE, Status.OPEN), ("COMMIT", Status.OPEN, Status.NONE)], "'COMMIT'"),
     ],
 )  # fmt: skip
 def test_what_has_ended_it(steps: list[tuple[str, Status, Status]], ended_by: str) -> None:
@@ -49,11 +55,11 @@ def test_what_has_ended_it(steps: list[tuple[str, Status, Status]], ended_by: st
 def test_the_server_is_asked_only_if_there_is_something_to_lose() -> None:
     detector = EndDetector()
     detector.before(INSERT, "mysql", Status.NONE, lambda: pytest.fail("asked"))
-    detector.failed(INSERT, lambda: pytest.fail("asked"))
+    detector.failed("SELECT 1", "mysql", lambda: pytest.fail("asked"))
     detector.after(INSERT, "mysql", Status.OPEN)
-    detector.failed(INSERT, lambda: Status.OPEN)
+    detector.failed(INSERT, "mysql", lambda: Status.OPEN)
     assert detector.ended_by == ""
-    detector.failed(INSERT, lambda: Status.NONE)
+    detector.failed(INSERT, "mysql", lambda: Status.NONE)
     assert detector.ended_by == f"{INSERT!r}, which failed,"
 
 
@@ -72,7 +78,19 @@ def test_on_postgresql_every_statement_may_change_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    "statement", ["CALL p()", " execute immediate 'ROLLBACK'", "/*! ROLLBACK */", "/*M! ROLLBACK */"]
+    "statement",
+    [
+        "CALL p()",
+        " execute immediate 'ROLLBACK'",
+        "/*! ROLLBACK */",
+        "/*M! ROLLBACK */",
+        "/* a */ CALL p()",
+        "-- a\nCALL p()",
+        "SET STATEMENT a=1 FOR CALL p()",
+        "IF 1 THEN ROLLBACK; END IF",
+        "BEGIN NOT ATOMIC ROLLBACK; END",
+        "something new",
+    ],
 )
 @pytest.mark.parametrize("status", [Status.NONE, Status.OPEN, Status.UNKNOWN])
 def test_after_a_statement_that_hides_its_effect_the_server_is_asked(statement: str, status: Status) -> None:
@@ -84,6 +102,35 @@ def test_after_a_statement_that_hides_its_effect_the_server_is_asked(statement: 
     detector.before(INSERT, "mysql", Status.OPEN, lambda: status)
     assert bool(detector.ended_by) == (status is Status.NONE)
     detector.before(INSERT, "mysql", Status.OPEN, lambda: pytest.fail("asked twice"))
+
+
+@pytest.mark.parametrize("about", ["SELECT ROW_COUNT()", "SELECT FOUND_ROWS ()", "SHOW WARNINGS"])
+def test_no_question_comes_between_a_statement_and_what_is_asked_about_it(about: str) -> None:
+    detector = EndDetector()
+    detector.after(INSERT, "mysql", Status.OPEN)
+    detector.after("CALL p()", "mysql", Status.OPEN)
+    detector.before(about, "mysql", Status.NONE, lambda: pytest.fail("asked"))
+    detector.after(about, "mysql", Status.NONE)
+    detector.before(INSERT, "mysql", Status.NONE, lambda: Status.NONE)
+    assert detector.ended_by == "'CALL p()'"
+
+
+def test_where_the_server_says_nothing_the_text_counts() -> None:
+    for statement, ended_by in (("CREATE TABLE t (i INT)", "'CREATE TABLE t (i INT)'"), ("CALL p()", "")):
+        detector = EndDetector()
+        detector.after(INSERT, "mysql", Status.UNKNOWN)
+        detector.after(statement, "mysql", Status.UNKNOWN)
+        detector.before(INSERT, "mysql", Status.UNKNOWN, lambda: Status.UNKNOWN)
+        assert detector.ended_by == ended_by
+
+
+@pytest.mark.parametrize("product", ["sqlite", "mysql"])
+def test_of_a_statement_that_fails_some_rows_may_be_there(product: str) -> None:
+    for now, ended_by in ((Status.OPEN, "'ROLLBACK'"), (Status.NONE, "")):
+        detector = EndDetector()
+        detector.failed(INSERT, product, partial(Status, now))
+        detector.before("ROLLBACK", product, now, partial(Status, now))
+        assert detector.ended_by == ended_by
 
 
 def test_flags_that_go_down_are_asked_about_once() -> None:
@@ -165,3 +212,26 @@ def test_what_follows_a_row_of_halfmq_in_a_transaction_that_has_ended_is_refused
     refuse_ended(detector, "ROLLBACK TO SAVEPOINT a", "mysql", is_of_halfmq=False, savepoint="a savepoint")
     with pytest.raises(UsageError, match="with a row of halfmq in it"):
         refuse_ended(detector, INSERT, "mysql", is_of_halfmq=False, savepoint="a savepoint")
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "status", "problem"),
+    [
+        (f"{INSERT!r}, which failed,", Status.NONE, "which is rolled back"),
+        ("'rollback'", Status.OPEN, "which is rolled back"),
+        ("", Status.FAILED, "an earlier statement has failed"),
+        ("", Status.OPEN, ""),
+        ("'COMMIT'", Status.NONE, ""),  # it is committed
+        ("'RELEASE SAVEPOINT a'", Status.NONE, ""),
+    ],
+)
+def test_a_row_of_halfmq_that_was_rolled_back_is_not_committed_in_silence(
+    ended_by: str, status: Status, problem: str
+) -> None:
+    detector = EndDetector()
+    detector.failed(INSERT, "postgresql", lambda: status)
+    detector.ended_by = ended_by
+    detector.before_commit("postgresql", status, lambda: pytest.fail("asked"))  # there is none
+    detector.has_rows = True
+    with pytest.raises(UsageError, match=problem) if problem else nullcontext():
+        detector.before_commit("postgresql", status, lambda: pytest.fail("asked"))
