@@ -303,6 +303,7 @@ BLOCKS: Final[dict[str, Rows]] = {
     ),
     "docs/services.md": (
         ("# shop.py", _SERVICES),
+        ("export HALFMQ_URL", _SERVICES),
         ("halfmq worker", _SERVICES),
         ("broker 127.0.0.1:10911: consumer group", Not("a line of a log; tests/unit/broker/remoting/test_members.py has its text from a broker")),
         (
@@ -311,11 +312,12 @@ BLOCKS: Final[dict[str, Rows]] = {
         ),
         ("halfmq send orders", _SERVICES),
         ("halfmq dead list", _SERVICES),
-        ("halfmq asyncapi", _ASYNCAPI),
+        ("HALFMQ_URL=rocketmq://mq.example", _ASYNCAPI),
         ('asyncapi: "3.0.0"', _ASYNCAPI),
         ("# billing.py", _ASYNCAPI),
         ("# api.py", _SERVICES),
         ("# pages.py", _SERVICES),
+        ("uvicorn api:api", _SERVICES),
         ("# web.py", _SERVICES),
         ("gunicorn --preload", _SERVICES),
         ("# wsgi.py", _SERVICES),
