@@ -325,11 +325,13 @@ BLOCKS: Final[dict[str, Rows]] = {
     ),
     "docs/cloudevents.md": (
         ("# events.py", _CLOUDEVENTS),
+        ("export HALFMQ_URL", _CLOUDEVENTS),
         ("halfmq worker", _CLOUDEVENTS),
         ("example.shop.order.created Order", _CLOUDEVENTS),
     ),
     "docs/idempotent-requests.md": (
         ("# orders.py", _IDEMPOTENT),
+        ("export HALFMQ_URL", _IDEMPOTENT),
         ("uvicorn orders:api", _IDEMPOTENT),
         ("curl", _IDEMPOTENT),
     ),
