@@ -1,6 +1,6 @@
 import asyncio
 
-import httpx
+import httpx2
 import pytest
 
 from halfmq.testing import TRANSACTION_POINTS, crash
@@ -9,10 +9,10 @@ from halfmq.testing import TRANSACTION_POINTS, crash
 @pytest.fixture
 async def http(api):
     """The service on the event loop of the test, so that a crash ends the request that it is in."""
-    transport = httpx.ASGITransport(api)
+    transport = httpx2.ASGITransport(api)
     async with (
         api.router.lifespan_context(api),
-        httpx.AsyncClient(transport=transport, base_url="http://shop") as client,
+        httpx2.AsyncClient(transport=transport, base_url="http://shop") as client,
     ):
         yield client
 

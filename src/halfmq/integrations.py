@@ -7,7 +7,7 @@ other names of halfmq may change in each; ``tests/architecture/test_packages.py`
 
 from typing import TYPE_CHECKING, Any
 
-from halfmq.client.arguments import ClientOptions, PrepareOptions, StartFrom
+from halfmq.client.arguments import ClientOptions, PrepareOptions, StartFrom, checked_count, checked_seconds
 from halfmq.client.async_client import REQUEST_TIMEOUT_S, AsyncClient
 from halfmq.client.consumer import Consumer, ConsumerSpec
 from halfmq.client.delivery import Handlers, work
@@ -15,7 +15,7 @@ from halfmq.client.direct_delivery import as_received
 from halfmq.client.handler import Handler
 from halfmq.client.message import Sends
 from halfmq.client.receipts import COMMITTED
-from halfmq.client.retry_policy import UNDECODABLE, NotDecoded
+from halfmq.client.retry_policy import UNDECODABLE, NotDecoded, checked_retry
 from halfmq.client.unique_ids import process_ids
 from halfmq.client.user_code import end_tasks
 from halfmq.model.address import parse_url
@@ -39,6 +39,9 @@ __all__ = [
     "Sends",
     "StartFrom",
     "as_received",
+    "checked_count",
+    "checked_retry",
+    "checked_seconds",
     "consumer_of",
     "end_tasks",
     "is_reserved",

@@ -65,6 +65,7 @@ _SERVICE_TUTORIAL: Final = By("tests/documents/test_tutorials.py::test_the_reade
 _COORDINATOR: Final = By("tests/documents/test_tutorials.py::test_the_tutorial_of_coordinators")
 _OF_FASTSTREAM: Final = "packages/faststream-halfmq/tests/test_readme.py"
 _FASTSTREAM: Final = By(f"{_OF_FASTSTREAM}::test_the_service_bills_what_was_committed_and_nothing_else")
+_FASTSTREAM_TESTS: Final = By(f"{_OF_FASTSTREAM}::test_the_tests_pass_in_each_run")
 _PROJECTS: Final = "tests/documents/test_example_projects.py"
 _PROJECT: Final = By(f"{_PROJECTS}::test_its_tests_pass")
 _TCC: Final = Not("the parts of examples/tcc.py, which tests/outbox/test_examples.py runs")
@@ -87,8 +88,9 @@ BLOCKS: Final[dict[str, Rows]] = {
     "packages/faststream-halfmq/README.md": (
         ("pip install", Not("as README.md, whose installation is run; test_package.py builds the wheel")),
         ("# shop.py", _FASTSTREAM),
-        ("order 2 is refused", _FASTSTREAM),
-        ("# test_shop.py", By(f"{_OF_FASTSTREAM}::test_the_test_passes")),
+        ("an order of -1 is refused", _FASTSTREAM),
+        ("# conftest.py", _FASTSTREAM_TESTS),
+        ("# test_shop.py", _FASTSTREAM_TESTS),
         ("# document.py", By(f"{_OF_FASTSTREAM}::test_the_document_has_the_topic")),
     ),
     "examples/django-service/README.md": (
@@ -301,6 +303,7 @@ BLOCKS: Final[dict[str, Rows]] = {
     ),
     "docs/services.md": (
         ("# shop.py", _SERVICES),
+        ("export HALFMQ_URL", _SERVICES),
         ("halfmq worker", _SERVICES),
         ("broker 127.0.0.1:10911: consumer group", Not("a line of a log; tests/unit/broker/remoting/test_members.py has its text from a broker")),
         (
@@ -309,11 +312,12 @@ BLOCKS: Final[dict[str, Rows]] = {
         ),
         ("halfmq send orders", _SERVICES),
         ("halfmq dead list", _SERVICES),
-        ("halfmq asyncapi", _ASYNCAPI),
+        ("HALFMQ_URL=rocketmq://mq.example", _ASYNCAPI),
         ('asyncapi: "3.0.0"', _ASYNCAPI),
         ("# billing.py", _ASYNCAPI),
         ("# api.py", _SERVICES),
         ("# pages.py", _SERVICES),
+        ("uvicorn api:api", _SERVICES),
         ("# web.py", _SERVICES),
         ("gunicorn --preload", _SERVICES),
         ("# wsgi.py", _SERVICES),
@@ -321,11 +325,13 @@ BLOCKS: Final[dict[str, Rows]] = {
     ),
     "docs/cloudevents.md": (
         ("# events.py", _CLOUDEVENTS),
+        ("export HALFMQ_URL", _CLOUDEVENTS),
         ("halfmq worker", _CLOUDEVENTS),
         ("example.shop.order.created Order", _CLOUDEVENTS),
     ),
     "docs/idempotent-requests.md": (
         ("# orders.py", _IDEMPOTENT),
+        ("export HALFMQ_URL", _IDEMPOTENT),
         ("uvicorn orders:api", _IDEMPOTENT),
         ("curl", _IDEMPOTENT),
     ),

@@ -1,8 +1,6 @@
 """docs/cloudevents.md: its program, with a broker and a worker."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +8,7 @@ import pytest
 
 from halfmq import Client
 from halfmq.cloudevents import compose_event, from_message
-from tests.documents.blocks import blocks_of
+from tests.documents.blocks import blocks_of, in_test
 from tests.documents.shell import shell
 from tests.documents.test_services_page import running
 from tests.support.served import Served
@@ -18,17 +16,16 @@ from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 _HERE: Final = "tests/documents/test_cloudevents_page.py::test_an_event_that_comes_in_both_modes_is_handled_once"
-_PREPARE: Final = "import events; events.metadata.create_all(events.sessions.kw['bind']); events.send(7)"
 
 
 def test_an_event_that_comes_in_both_modes_is_handled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program, work, printed = blocks_of(_HERE)
+    program, send, work, printed = blocks_of(_HERE)
     (tmp_path / "events.py").write_text(program.text)
     broker = Served(tmp_path / "data", tmp_path / "broker.log", "--durability", "memory")
     broker.start()
     try:
         monkeypatch.setenv("HALFMQ_URL", broker.url)
-        subprocess.run([sys.executable, "-c", _PREPARE], cwd=tmp_path, check=True, timeout=PATIENCE_S)
+        shell(in_test(send.text, f"127.0.0.1:{broker.name_port}", tmp_path), tmp_path)
         with Client(broker.url) as mq, mq.consumer("events", group="looks") as messages:
             found = [messages.get(PATIENCE_S) for _ in range(2)]
             events = [from_message(message) for message in found if message is not None]

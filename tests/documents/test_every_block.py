@@ -1,6 +1,7 @@
 """Every code block of the pages is run or compared by a test, or says why not."""
 
 import ast
+import re
 import textwrap
 from importlib import import_module
 from importlib.util import find_spec
@@ -83,6 +84,16 @@ def test_commands_are_told_from_output_and_explanations() -> None:
     assert commands(Block("page", 1, "sh", shell)) == ["halfmq tx list", "halfmq tx show TX_ID", "halfmq tx stats"]
     with_prompt = Block("page", 1, "", "$ halfmq store dump DIR --kind x\n{1}\n")
     assert (commands(with_prompt), output(with_prompt)) == (["halfmq store dump DIR --kind x"], "{1}")
+
+
+def test_a_page_that_installs_halfmq_does_so_from_a_checkout() -> None:
+    """There is no package on an index."""
+    installing = [page for page in PAGES if "pip install" in (ROOT / page).read_text()]
+    assert len(installing) > 10
+    for page in installing:
+        text = (ROOT / page).read_text()
+        assert not re.findall(r"pip install [^`#\n]*[ ']halfmq\b", text), page
+        assert "checkout" in text.lower(), page
 
 
 def imports_of_halfmq(text: str) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from halfmq import AsyncClient, Outcome, TransactionRefused, TransactionUndecided, compose
-from tests.documents.blocks import blocks_of
+from tests.documents.blocks import blocks_of, in_test
 from tests.documents.pages import quotes
 from tests.documents.shell import shell
 from tests.support.ports import free_port
@@ -33,11 +33,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 _HERE: Final = (
     "tests/documents/test_idempotent_requests_page.py::test_a_request_that_is_repeated_gets_the_same_response"
 )
-_PROGRAM, _SERVE, _ASK = blocks_of(_HERE)
+_PROGRAM, _CREATE, _SERVE, _ASK = blocks_of(_HERE)
 _KEY: Final = "5f0c1f2e-cart-17"
 _QUICK: Final = ("--check-immunity-ms", "300", "--check-interval-ms", "300", "--check-interval-max-ms", "600")
 _PRINTED: Final = '{"id":1,"article":"lamp"}'
-_CREATE: Final = "from orders import Base; from sqlalchemy import create_engine as c; Base.metadata.create_all(c('sqlite:///shop.db'))"
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ def shop(tmp_path: Path, broker: Served, monkeypatch: pytest.MonkeyPatch) -> Pat
     """The directory of the program, with its database."""
     monkeypatch.setenv("HALFMQ_URL", broker.url)
     (tmp_path / "orders.py").write_text(_PROGRAM.text)
-    subprocess.run([sys.executable, "-c", _CREATE], cwd=tmp_path, check=True, timeout=PATIENCE_S)
+    shell(in_test(_CREATE.text, f"127.0.0.1:{broker.name_port}", tmp_path), tmp_path)
     return tmp_path
 
 

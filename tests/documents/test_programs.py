@@ -8,8 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -230,11 +232,11 @@ def test_a_try_over_http(tmp_path: Path) -> None:
 _SERVICE = """
 import asyncio
 from typing import Annotated
-from fastapi import Depends, FastAPI, Response
+from fastapi import Depends, FastAPI, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from halfmq import App, AsyncClient, Message
+from halfmq import App, AsyncClient, HalfmqError, Message
 from halfmq.sql import MarkerTable
 
 database_url = "sqlite+aiosqlite:///shop.db"
@@ -260,15 +262,16 @@ asyncio.run(create_tables())
 """
 
 
-@pytest.mark.slow
-def test_the_web_service_of_the_database_page_serves(tmp_path: Path, broker: Served) -> None:
+@contextmanager
+def served_by_the_database_page(directory: Path, url: str) -> Iterator[Callable[..., str]]:
+    """Its service, with a broker's address; gives what it answers to GET, or with a body to POST."""
     (block,) = blocks_of(f"{_HERE}::test_the_web_service_of_the_database_page_serves")
-    (tmp_path / "service.py").write_text(_SERVICE + block.text)
-    port, log = free_port(), tmp_path / "log.txt"
+    (directory / "service.py").write_text(_SERVICE + block.text)
+    port, log = free_port(), directory / "log.txt"
     with log.open("wb") as said:
         service = subprocess.Popen(
             [sys.executable, "-m", "uvicorn", "service:api", "--port", str(port)],
-            cwd=tmp_path, stdout=said, stderr=said, env=os.environ | {"HALFMQ_URL": broker.url},
+            cwd=directory, stdout=said, stderr=said, env=os.environ | {"HALFMQ_URL": url},
         )  # fmt: skip
 
     def answer(path: str, body: bytes | None = None) -> str:
@@ -276,23 +279,44 @@ def test_the_web_service_of_the_database_page_serves(tmp_path: Path, broker: Ser
         try:
             with urllib.request.urlopen(request, timeout=60) as response:
                 return str(response.read().decode())
+        except urllib.error.HTTPError as error:
+            return f"{error.code}: {error.read().decode()}"
         except OSError as error:
             return repr(error)
 
     try:
         wait_until(
-            lambda: answer("/ready") == "true", "service", unless=lambda: service.poll() is not None and log.read_text()
+            lambda: "URLError" not in answer("/ready"),
+            "service",
+            unless=lambda: service.poll() is not None and log.read_text(),
         )
-        assert answer("/orders", b'{"sku":"tea"}') == "1", log.read_text()
+        yield answer
     finally:
         service.terminate()
         service.wait(60)
+
+
+_NEW_ORDER: Final = b'{"sku":"tea"}'
+
+
+@pytest.mark.slow
+def test_the_web_service_of_the_database_page_serves(tmp_path: Path, broker: Served) -> None:
+    with served_by_the_database_page(tmp_path, broker.url) as answer:
+        wait_until(lambda: answer("/ready") == "true", (tmp_path / "log.txt").read_text)
+        assert answer("/orders", _NEW_ORDER) == "1", (tmp_path / "log.txt").read_text()
     with (
         Client(broker.url, group="reader") as mq,
         mq.consumer("order-created", group="web", start="earliest") as messages,
     ):
         # The page's other program has sent to the topic, too.
         assert next(message for message in messages if message.json() == {"id": 1}).key == "1"
+
+
+@pytest.mark.slow
+def test_the_web_service_of_the_database_page_answers_while_the_broker_is_away(tmp_path: Path) -> None:
+    with served_by_the_database_page(tmp_path, f"rocketmq://127.0.0.1:{free_port()}") as answer:
+        assert answer("/ready") == "503: false"
+        assert answer("/orders", _NEW_ORDER) == "503: try again later", (tmp_path / "log.txt").read_text()
 
 
 def indented(text: str, by: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from halfmq.cli.exit_status import ExitStatus
-from tests.documents.blocks import blocks_of
+from tests.documents.blocks import blocks_of, in_test
 from tests.documents.pages import Block
 from tests.documents.shell import running as in_background
 from tests.documents.shell import shell
@@ -69,8 +69,8 @@ def write_programs(blocks: Iterable[Block], directory: Path) -> None:
 def test_the_asyncapi_document_is_the_one_of_the_page(tmp_path: Path) -> None:
     command, printed, declares = blocks_of(_ASYNCAPI)
     write_programs([*blocks_of(_HERE), declares], tmp_path)
+    assert shell(command.text, tmp_path).stdout == printed.text
     environment = {"HALFMQ_URL": "rocketmq://mq.example:9876"}
-    assert shell(command.text, tmp_path, environment=environment).stdout == printed.text
     found = json.loads(shell("halfmq asyncapi billing:app", tmp_path, environment=environment).stdout)
     assert mistakes(found) == []
     assert found["operations"]["send-bills"] == {
@@ -84,14 +84,19 @@ def test_the_asyncapi_document_is_the_one_of_the_page(tmp_path: Path) -> None:
 def test_the_programs_run_as_the_page_shows(broker: Served, tmp_path: Path) -> None:
     shown = blocks_of(_HERE)
     write_programs(shown, tmp_path)
-    work, orders, list_dead, *serving = [block.text.strip() for block in shown if block.language == "sh"]
-    environment = {"HALFMQ_URL": broker.url}
+    export, work, orders, list_dead, asynchronous, *serving = [
+        block.text.strip() for block in shown if block.language == "sh"
+    ]
+    variable, _, address = (
+        in_test(export, f"127.0.0.1:{broker.name_port}", tmp_path).removeprefix("export ").partition("=")
+    )
+    environment = {variable: address}
 
     def said() -> str:
         return (tmp_path / "out").read_text()
 
-    def until_billed(number: int, process: "subprocess.Popen[bytes]") -> None:
-        wait_until(lambda: f"order {number} is billed, attempt 1" in said(), said, unless=process.poll)
+    def until_billed(number: int, process: "subprocess.Popen[bytes]", times: int = 1) -> None:
+        wait_until(lambda: said().count(f"order {number} is billed, attempt 1") == times, said, unless=process.poll)
 
     port = free_port()
     with running(work.replace("8081", str(port)), tmp_path, environment) as worker:
@@ -109,18 +114,31 @@ def test_the_programs_run_as_the_page_shows(broker: Served, tmp_path: Path) -> N
             '{"id": "three"}': "NotDecoded: its body into Order: ValidationError: Expected `int`, got `str` - at `$.id`",
         }
     assert worker.returncode == ExitStatus.SUCCESS, said()
-    for number, served in ((11, "api:api"), (12, "pages:pages")):
+    assert len(asynchronous.splitlines()) == 3
+    for number, serve in enumerate(asynchronous.splitlines(), 11):
         port = free_port()
-        with running(f"uvicorn {served} --port {port}", tmp_path, environment) as service:
+        with running(serve.replace("8000", str(port)), tmp_path, environment) as service:
             wait_until(lambda port=port: ask(port, "/ready") == 200, said, unless=service.poll)
             assert ask(port, f"/orders/{number}", "POST") == 200
             until_billed(number, service)
-    paths = (("POST", "/orders/13", 13), ("GET", "/14", 14))  # of Flask, and of an application without it
-    for serve, (method, path, number) in zip(serving, paths, strict=True):
+    # Of Flask, where the database assigns the id, which was that of a message before; and of an application without it.
+    paths = (("POST", "/orders", 1, 2), ("GET", "/14", 14, 1))
+    for serve, (method, path, number, times) in zip(serving, paths, strict=True):
         port = free_port()
         with (
             running(f"halfmq {work.partition(' --')[0].removeprefix('halfmq ')}", tmp_path, environment) as worker,
             running(serve.replace("8000", str(port)), tmp_path, environment) as service,
         ):
             wait_until(lambda: ask(port, path, method) == 200, said, unless=service.poll)  # noqa: B023 - called at once
-            until_billed(number, worker)
+            until_billed(number, worker, times)
+
+
+def test_a_view_says_that_the_broker_is_away(tmp_path: Path) -> None:
+    shown = blocks_of(_HERE)
+    write_programs(shown, tmp_path)
+    (serve,) = [block.text.strip() for block in shown if "web:web" in block.text]
+    port = free_port()
+    environment = {"HALFMQ_URL": f"rocketmq://127.0.0.1:{free_port()}"}
+    with running(serve.replace("8000", str(port)), tmp_path, environment) as service:
+        wait_until(lambda: ask(port, "/orders", "POST") is not None, (tmp_path / "out").read_text, unless=service.poll)
+        assert ask(port, "/orders", "POST") == 503, (tmp_path / "out").read_text()

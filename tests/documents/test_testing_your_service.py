@@ -22,17 +22,20 @@ EXTRA = ("fastapi", "httpx2", "aiosqlite", "pytest-asyncio")
 def project(directory: Path) -> None:
     """The files of the page: the services, the conftest, and the recipes in one file, in their order."""
     service, conftest, *others = blocks_of(f"{_HERE}::test_the_recipes_pass_where_the_wheel_is_installed")
-    (web,) = (block for block in others if block.first == "# web.py")
-    recipes = [block for block in others if block is not web]
-    for block, name in ((service, "shop.py"), (conftest, "conftest.py"), (web, "web.py")):
-        assert block.first == f"# {name}"
-        (directory / name).write_text(block.text)
+    assert (service.first, conftest.first) == ("# shop.py", "# conftest.py")
+    (added,) = (block for block in others if block.first == "# added to conftest.py")
+    files = [block for block in others if re.fullmatch(r"# \w+\.py", block.first)]
+    assert [block.first for block in files] == ["# web.py", "# front.py"]
+    recipes = [block for block in others if block not in (added, *files)]
+    for block in (service, *files):
+        (directory / block.first.removeprefix("# ")).write_text(block.text)
+    (directory / "conftest.py").write_text(f"{conftest.text}\n\n{added.text}")
     text = (ROOT / "docs/testing-your-service.md").read_text()
     settings = re.findall(r"`(asyncio_\w+ = \w+)`", text)
     assert len(settings) == 2
     (directory / "pytest.ini").write_text("\n".join(["[pytest]", *settings]))
     (directory / "test_shop.py").write_text("\n\n".join(block.text for block in recipes))
-    assert len(recipes) == 12
+    assert len(recipes) == 14
 
 
 def test_the_recipes_pass_where_the_wheel_is_installed(tmp_path: Path) -> None:
@@ -51,14 +54,17 @@ def test_the_recipes_pass_where_the_wheel_is_installed(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        count = 11 + len(TRANSACTION_POINTS) + len(HANDLER_POINTS)
+        count = 12 + 2 * len(TRANSACTION_POINTS) + len(HANDLER_POINTS)
         assert re.search(rf"=+ {count} passed in ", done.stdout), done.stdout
 
 
-def test_the_conftest_of_a_service_has_at_most_five_lines_of_its_own() -> None:
-    _, conftest, *_ = blocks_of(f"{_HERE}::test_the_recipes_pass_where_the_wheel_is_installed")
-    lines = [line for line in conftest.text.splitlines() if line.strip() and not line.startswith(("#", "import"))]
-    assert len(lines) <= 5
+def test_what_a_service_needs_in_a_conftest_has_at_most_five_lines_of_its_own() -> None:
+    shown = blocks_of(f"{_HERE}::test_the_recipes_pass_where_the_wheel_is_installed")
+    found = [block for block in shown if re.match(r"# .*conftest\.py$", block.first)]
+    assert len(found) == 2
+    for block in found:
+        lines = [line for line in block.text.splitlines() if line.strip() and not line.startswith(("#", "import"))]
+        assert len(lines) <= 5
 
 
 def test_the_page_lists_the_crash_points_that_there_are() -> None:

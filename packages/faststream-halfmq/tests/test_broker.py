@@ -1,7 +1,8 @@
 """Publishing and subscribing at a real broker: what handlers get, and what becomes of a message that one fails on."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from faststream import AckPolicy, BaseMiddleware, Depends, FastStream
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage, StopConsume
 from pydantic import BaseModel
 
-from faststream_halfmq import HalfmqBroker, HalfmqMessage, HalfmqResponse, HalfmqRouter
+from faststream_halfmq import HalfmqBroker, HalfmqMessage, HalfmqResponse, HalfmqRoute, HalfmqRouter
 from faststream_halfmq.annotations import Client
 from faststream_halfmq.annotations import HalfmqMessage as TheMessage
 from halfmq import Retry, UsageError
@@ -485,6 +486,27 @@ def test_a_wrong_argument_is_refused_where_it_is_written() -> None:
         broker.subscriber("orders", start="now")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="prefetch"):
         broker.subscriber("orders", prefetch=0)
+    with pytest.raises(UsageError, match="max_workers=0"):
+        broker.subscriber("orders", max_workers=0)
+    for retry in (5, 0):
+        with pytest.raises(UsageError, match=f"retry={retry} is no Retry") as raised:
+            broker.subscriber("orders", retry=retry)  # type: ignore[arg-type]
+        assert raised.value.hint == "retry=Retry(times=5, delays=(1, 10, 60))"
+    with pytest.raises(UsageError, match="graceful_timeout='5' is not a duration"):
+        HalfmqBroker(group="shop", graceful_timeout="5")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("what", ["subscriber", "broker", "router", "route"])
+def test_a_policy_that_is_none_is_refused_where_it_is_written(what: str) -> None:
+    made: dict[str, Callable[..., object]] = {
+        "subscriber": partial(HalfmqBroker(group="shop").subscriber, "orders"),
+        "broker": HalfmqBroker,
+        "router": HalfmqRouter,
+        "route": lambda ack_policy: HalfmqRouter(handlers=[HalfmqRoute(print, "orders", ack_policy=ack_policy)]),
+    }
+    with pytest.raises(UsageError, match="ack_policy='NACK' is no AckPolicy") as raised:
+        made[what](ack_policy="NACK")
+    assert raised.value.hint == "ack_policy=AckPolicy.NACK_ON_ERROR"
 
 
 async def test_a_subscriber_without_any_group_is_refused_at_the_start(halfmq_url: str) -> None:

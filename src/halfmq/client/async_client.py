@@ -778,7 +778,7 @@ class AsyncClient:
 
     def _require_group(self, what: str = "transactions need a group") -> None:
         if not self.group:
-            raise UsageError(what, hint=f'{self._face}(url, group="orders")')
+            raise UsageError(what, hint=f'{self._face}(url, group="orders"), or HALFMQ_GROUP for from_env()')
 
     def _require_check(self, name: str, remedy: str) -> None:
         """Raise UsageError if no check can be answered for ``name``.

@@ -396,7 +396,11 @@ class crash(_Steps):  # noqa: N801 - used as a function
         client = self._to_restart(error)
         if client is not None:
             if client._context.loop is not loop_thread().loop:
-                raise UsageError("an AsyncClient died", hint="async with crash(...)")
+                raise UsageError(
+                    "an AsyncClient died",
+                    hint="async with crash(...), in a test that is a coroutine; for FastAPI: "
+                    "docs/testing-your-service.md, 11. FastAPI, and asynchronous code",
+                )
             loop_thread().run(client.connect())
         return is_ours
 

@@ -244,6 +244,9 @@ def test_environment_gives_url_and_group(monkeypatch: pytest.MonkeyPatch) -> Non
     mq = AsyncClient.from_env()
     assert (mq.url, mq.group) == ("rocketmq://c:3", "orders")
     assert AsyncClient.from_env(group="mine").group == "mine"
+    monkeypatch.delenv("HALFMQ_GROUP")
+    with pytest.raises(UsageError, match="HALFMQ_GROUP"):
+        AsyncClient.from_env().add_check("n", lambda tx: Outcome.COMMIT)
 
 
 def test_failure_of_a_close_that_nobody_waits_for_any_more_is_logged(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import insert
+from tests.documents.pages import ROOT
 from tests.support.waiting import until
 from tests.unit.testing.conftest import Shop
 
@@ -88,6 +89,17 @@ async def test_the_asynchronous_client_dies_as_well(broker: Broker, shop: Shop, 
     orders = shop.rows(shop.orders)
     assert orders == ([2, 3] if point in COMMITTED else [3])
     assert sent_ids(broker, sent) == orders
+
+
+async def test_a_blocking_block_around_an_asynchronous_client_says_where_the_fixture_for_it_is(
+    broker: Broker, shop: Shop
+) -> None:
+    async with shop.async_client() as client:
+        with pytest.raises(UsageError, match="an AsyncClient died") as raised, crash("before-prepare"):
+            await shop.place_async(client, 1)
+        page, _, heading = raised.value.hint.rpartition(": ")[2].partition(", ")
+        assert f"## {heading}\n" in (ROOT / page).read_text()
+        await client.connect()
 
 
 def test_only_the_check_knows_after_the_crash(broker: Broker, shop: Shop) -> None:

@@ -5,8 +5,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from faststream._internal.configs import BrokerConfig, UnderlyingDriverAnnotation, UnderlyingDriverAnnotations
+from faststream._internal.constants import EMPTY
+from faststream.middlewares import AckPolicy
 
-from halfmq import AsyncClient, Message
+from halfmq import AsyncClient, Message, UsageError
 
 if TYPE_CHECKING:
     from halfmq.sql import MarkerTable
@@ -33,6 +35,12 @@ def _annotations() -> UnderlyingDriverAnnotations:
     )
 
 
+def checked_ack_policy(value: object) -> None:
+    """Raises UsageError if ``value`` is neither an ``AckPolicy`` nor left out."""
+    if value is not EMPTY and not isinstance(value, AckPolicy):
+        raise UsageError(f"ack_policy={value!r} is no AckPolicy", hint="ack_policy=AckPolicy.NACK_ON_ERROR")
+
+
 @dataclass(kw_only=True)
 class HalfmqBrokerConfig(BrokerConfig):
     """``group``: the producer group, and the consumer group of subscribers without one.
@@ -42,3 +50,6 @@ class HalfmqBrokerConfig(BrokerConfig):
     client: AsyncClient | None = None
     markers: "list[MarkerTable]" = field(default_factory=list)
     default_driver_annotations: UnderlyingDriverAnnotations = field(default_factory=_annotations)
+
+    def __post_init__(self) -> None:
+        checked_ack_policy(self.ack_policy)

@@ -22,12 +22,22 @@ from faststream.specification.schema import Message as MessageSpec
 from faststream.specification.schema import Operation, SubscriberSpec
 from pydantic import ValidationError
 
-from faststream_halfmq.config import HalfmqBrokerConfig
+from faststream_halfmq.config import HalfmqBrokerConfig, checked_ack_policy
 from faststream_halfmq.logs import log
 from faststream_halfmq.message import HalfmqMessage, HalfmqParser, Settlement, settlement_now
 from faststream_halfmq.publisher import ReplyPublisher
 from halfmq import AsyncClient, Consumer, Message, Retry, UsageError
-from halfmq.integrations import ConsumerSpec, Handler, Handlers, NotDecoded, consumer_of, end_tasks, work
+from halfmq.integrations import (
+    ConsumerSpec,
+    Handler,
+    Handlers,
+    NotDecoded,
+    checked_count,
+    checked_retry,
+    consumer_of,
+    end_tasks,
+    work,
+)
 
 if TYPE_CHECKING:
     from faststream._internal.endpoint.publisher import PublisherProto
@@ -293,6 +303,7 @@ def create_subscriber(
     include_in_schema: bool,
 ) -> HalfmqSubscriber:
     calls: CallsCollection[Message] = CallsCollection()
+    checked_ack_policy(ack_policy)
     specification = HalfmqSubscriberSpecification(
         config,
         HalfmqSubscriberSpecificationConfig(
@@ -308,8 +319,8 @@ def create_subscriber(
         group=group,
         tags=tags,
         start=start,
-        retry=retry or Retry(),
+        retry=checked_retry(retry, None),
         prefetch=prefetch,
-        max_workers=max_workers,
+        max_workers=checked_count(max_workers, "max_workers", 1),
     )
     return HalfmqSubscriber(subscriber_config, specification, calls)
