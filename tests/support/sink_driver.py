@@ -131,6 +131,7 @@ def main(url: str, directory: Path, guarantee: str, names: list[str]) -> None:
             if has_ended:
                 del running[name]
                 _note_end(directory / name, error)
+    signal.pause()  # whoever started it kills it, also after the end of its queries
 
 
 def _note_end(directory: Path, error: Exception | None) -> None:
