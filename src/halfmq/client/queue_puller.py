@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, Final
 
 from halfmq import limits
+from halfmq.client import redelivery_timers
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.context import ClientContext
 from halfmq.client.dead_letter_origins import DeadLetterOrigins
@@ -172,7 +173,7 @@ class Feed:
         puller = message._required_delivery()
         assert isinstance(puller, QueuePuller)
         self._capacity_of(puller).changed(1, len(message.body))
-        asyncio.get_running_loop().call_later(after_s, self._requeue, Entry(puller, message))
+        redelivery_timers.call_later(after_s, self._requeue, Entry(puller, message))
 
     def _requeue(self, entry: "Entry[QueuePuller]") -> None:
         if not self.closed:
@@ -546,7 +547,7 @@ class QueuePuller:
             # The broker may have executed it; a duplicate delivery is allowed, a lost message is not.
             log.warning("%r could not be handed back (%s); it is delivered again here", message, error)
             self._again.add(message.offset)
-            asyncio.get_running_loop().call_later(_LOCAL_RETRY_S, self._deliver, message)
+            redelivery_timers.call_later(_LOCAL_RETRY_S, self._deliver, message)
         else:
             self.ack(message)
 
