@@ -34,7 +34,15 @@ from halfmq.client.user_code import spawn
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, ProtocolError, RequestFailed
 from halfmq.model.properties import DLQ_ORIGIN_TOPIC
 from halfmq.printable import printable
-from halfmq.wire.remoting.codes import EXT_DELAY_MS, EXT_FAILURE, EXT_NOT_CONSUMED, PullFlag, RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import (
+    EXT_ATTEMPT,
+    EXT_DELAY_MS,
+    EXT_FAILURE,
+    EXT_NOT_CONSUMED,
+    PullFlag,
+    RequestCode,
+    ResponseCode,
+)
 from halfmq.wire.remoting.fields import PulledReply
 from halfmq.wire.remoting.heartbeat import Subscription
 from halfmq.wire.remoting.message_codec import PulledMessage, split_pull, unpack
@@ -538,6 +546,8 @@ class QueuePuller:
             )
         elif message._failure:
             ext[EXT_FAILURE] = message._failure
+        if message._handled_here:
+            ext[EXT_ATTEMPT] = str(message.attempt)
         try:
             await self._hand_back(ext)
         except HalfmqError as error:
