@@ -32,7 +32,7 @@ def project(directory: Path) -> None:
     assert len(settings) == 2
     (directory / "pytest.ini").write_text("\n".join(["[pytest]", *settings]))
     (directory / "test_shop.py").write_text("\n\n".join(block.text for block in recipes))
-    assert len(recipes) == 12
+    assert len(recipes) == 13
 
 
 def test_the_recipes_pass_where_the_wheel_is_installed(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_the_recipes_pass_where_the_wheel_is_installed(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        count = 11 + len(TRANSACTION_POINTS) + len(HANDLER_POINTS)
+        count = 12 + len(TRANSACTION_POINTS) + len(HANDLER_POINTS)
         assert re.search(rf"=+ {count} passed in ", done.stdout), done.stdout
 
 
