@@ -7,6 +7,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "halfmq"
 #: The objects live longer than what is kept by their identity.
 ALLOWED = {
     "client/app.py": "declared: each object once, in one expression, which holds them",
+    "client/bodies.py": "the parts of a type, whose description holds them, in one walk through it",
     "django/guard.py": "the name of a savepoint, of the object itself",
     "sql/alchemy/declared.py": "each object once, in one expression, which holds them",
     "sql/alchemy/transaction_guard.py": "the name of a savepoint, of the object itself",

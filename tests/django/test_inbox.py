@@ -361,7 +361,10 @@ def test_half_messages_of_a_handler_become_visible_when_its_transaction_commits(
 async def _asynchronous(message: Message) -> None: ...
 
 
-@pytest.mark.parametrize("function", [_asynchronous, lambda: None, lambda message, session: None])
+def _of_a_model(order: Order) -> None: ...
+
+
+@pytest.mark.parametrize("function", [_asynchronous, _of_a_model, lambda: None, lambda message, session: None])
 def test_another_shape_is_refused_when_it_is_decorated(
     function: Callable[..., None] | Callable[..., Coroutine[Any, Any, None]],
 ) -> None:

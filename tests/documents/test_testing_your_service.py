@@ -35,7 +35,7 @@ def project(directory: Path) -> None:
     assert len(settings) == 2
     (directory / "pytest.ini").write_text("\n".join(["[pytest]", *settings]))
     (directory / "test_shop.py").write_text("\n\n".join(block.text for block in recipes))
-    assert len(recipes) == 14
+    assert len(recipes) == 15
 
 
 def test_the_recipes_pass_where_the_wheel_is_installed(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_the_recipes_pass_where_the_wheel_is_installed(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        count = 12 + 2 * len(TRANSACTION_POINTS) + len(HANDLER_POINTS)
+        count = 13 + 2 * len(TRANSACTION_POINTS) + len(HANDLER_POINTS)
         assert re.search(rf"=+ {count} passed in ", done.stdout), done.stdout
 
 

@@ -1932,8 +1932,8 @@ PLANTS: Final = (
         _ONE_END,
         "a message that on_dead has handled goes to the dead-letter queue as well",
         "client/delivery.py",
-        "            message.ack()\n            consumer.handled(message)\n            return\n    log.error(",
-        "            message.ack()\n    log.error(",
+        "            message.ack()\n            consumer.handled(message)\n            return\n    await message.reject()",
+        "            message.ack()\n    await message.reject()",
     ),
     # --- try, confirm, cancel: by the promises of that section
     Plant(

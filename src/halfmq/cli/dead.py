@@ -71,13 +71,14 @@ class Letter(NamedTuple):
 
     @property
     def attempts(self) -> int:
-        """How often it was delivered."""
+        """How often it was handled. On Apache RocketMQ that is 1 for a message with a sharding key, whose attempts it does not know."""
         return self.message.attempt - 1
 
     def row(self, redriven_at: str) -> dict[str, Any]:
         """For a JSON document."""
         row = reading.row_of(self.message)
         died = row.pop("stored_at")
+        row.pop("attempt")  # would be the next one
         return {
             "group": self.group, **row, "topic": self.origin, "died_at": died, "attempts": self.attempts, "reason": self.reason,
             "origin_id": self.message.properties.get(names.DLQ_ORIGIN_MESSAGE_ID, ""), "redriven_at": redriven_at,

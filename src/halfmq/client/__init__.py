@@ -5,6 +5,7 @@
     producer.py request_reply.py         plain sends, requests     prepare.py transaction.py verdicts.py   halves and verdicts
     coordinator.py xid.py                somebody else's coordinator                halfmq_requests.py   what only halfmq brokers answer
     consumer.py group_member.py start_position.py queue_puller.py offset_tracker.py allocation.py   consuming
+    redelivery_timers.py                                                                   what is handled again in this process, and when
     check_listener.py fetched_checks.py listener.py transaction_block.py marker_table.py                  checks; seams for users and sql
     connection.py pending.py connection_pool.py membership.py routing.py retry.py refusals.py                   the network
     connector.py blocking.py                                                               sockets, and the blocking network

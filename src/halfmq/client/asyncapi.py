@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from halfmq.client.arguments import checked_text
-from halfmq.client.bodies import adapter, is_of_pydantic
+from halfmq.client.bodies import SUPPORTED, adapter, is_of_pydantic, json_types
 from halfmq.client.handler_arguments import arguments_of
 from halfmq.errors import UsageError
 from halfmq.model.address import ServerUrl, parse_url
@@ -202,21 +202,23 @@ def _schemas(kinds: Iterable[Any]) -> tuple[dict[Any, Json], dict[str, Json]]:
     others = [kind for kind in ordered if not is_of_pydantic(kind)]
     of_pydantic = [kind for kind in ordered if is_of_pydantic(kind)]
 
-    def field_of_pydantic(kind: Any) -> Json:
+    def unknown_to_msgspec(kind: Any) -> Json:
         if not is_of_pydantic(kind):
-            raise NotImplementedError
+            return _schema_of_instances(kind)
         if kind not in of_pydantic:
             of_pydantic.append(kind)
         return {"type": "object"}  # in the place of its own; an empty one would mean none
 
     try:
-        _, components = msgspec.json.schema_components(others, schema_hook=field_of_pydantic)
+        _, components = msgspec.json.schema_components(others, schema_hook=unknown_to_msgspec)
         known, models = _pydantic_schemas(of_pydantic, _REFERENCE.format("{model}"))
         if models.keys() & components.keys():  # a model and another class may have one name
             known, models = _pydantic_schemas(of_pydantic, _REFERENCE.format("{model}.pydantic"))
             models = {f"{name}.pydantic": one for name, one in models.items()}
         schemas, components = msgspec.json.schema_components(
-            others, schema_hook=known.__getitem__, ref_template=_REFERENCE.format("{name}")
+            others,
+            schema_hook=lambda kind: known[kind] if kind in known else _schema_of_instances(kind),
+            ref_template=_REFERENCE.format("{name}"),
         )
     except TypeError as error:
         raise _without_schema(error) from error
@@ -225,6 +227,13 @@ def _schemas(kinds: Iterable[Any]) -> tuple[dict[Any, Json], dict[str, Json]]:
         {kind: _draft_7(schema) for kind, schema in found.items()},
         {name: _draft_7(schema) for name, schema in sorted({**components, **models}.items())},
     )
+
+
+def _schema_of_instances(kind: Any) -> Json:
+    """Of a class that neither msgspec nor pydantic knows, such as ``object``."""
+    if not (found := json_types(kind)):
+        raise NotImplementedError
+    return {"type": found}
 
 
 def _pydantic_schemas(kinds: list[Any], reference: str) -> tuple[dict[Any, Json], dict[str, Json]]:
@@ -247,7 +256,7 @@ def _without_schema(error: Exception) -> UsageError:
     lines = [line for line in str(error).splitlines() if line and not line.startswith("For further information")]
     return UsageError(
         f"a body has no JSON Schema: {lines[-1]}",
-        hint="a dataclass, a msgspec Struct, a pydantic model, or a type made of these",
+        hint=SUPPORTED,
     )
 
 

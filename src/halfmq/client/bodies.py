@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 #: How deep the search for what has no JSON form goes.
 _DEPTH_MAX: Final = 50
+#: What JSON's values are decoded into, and what JSON Schema calls them.
+_JSON_TYPES: Final[Mapping[type, str]] = {
+    dict: "object", list: "array", str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null",
+}  # fmt: skip
+#: What a body can be, for hints.
+SUPPORTED: Final = "a dataclass, a msgspec Struct, a pydantic model, or a type made of these"
 
 
 def is_of_pydantic(kind: Any) -> bool:
@@ -47,7 +53,7 @@ def from_json(body: bytes, into: Any) -> Any:
 
     Raises:
         msgspec.DecodeError: not JSON. ``msgspec.ValidationError``: JSON, but not of this type. ``pydantic.ValidationError``: one of both,
-            if the type is pydantic's. All name the field. TypeError: neither decodes into such a type.
+            if the type is pydantic's. All name the field. TypeError: neither decodes into such a type; see ``why_unsupported``.
     """
     validate = getattr(into, "model_validate_json", None)
     if validate is not None:
@@ -63,6 +69,61 @@ def _from_builtins(kind: Any, value: Any) -> Any:
         return value  # msgspec refuses it unless it is of this type, such as ``object``
     # From JSON, which a strict model reads in another way than objects.
     return from_json(msgspec.json.encode(value), kind)
+
+
+def json_types(kind: Any) -> list[str]:
+    """JSON Schema's names of the values that are instances of ``kind``, a class that msgspec does not know: all of them for ``object``, and
+    none for a class of the application, so that no body can be decoded into that.
+    """
+    try:
+        return [name for made, name in _JSON_TYPES.items() if issubclass(made, kind)]
+    except TypeError:  # a protocol that is not runtime_checkable
+        return []
+
+
+def why_unsupported(kind: Any) -> str:
+    """Why no body can be decoded into ``kind``: the type, or one in it, is not supported. Empty: it is supported.
+
+    Raises:
+        NameError: a class that ``kind`` refers to does not exist yet.
+    """
+    if is_of_pydantic(kind):
+        return _why_pydantic_does_not(kind)
+    try:
+        msgspec.json.Decoder(kind)
+        found = msgspec.inspect.type_info(kind)
+    except TypeError as error:
+        return str(error)
+    unknown = (one for one in _unknown_types(found, set()) if not is_of_pydantic(one) and not json_types(one))
+    return next((f"type {one!r} is not supported" for one in unknown), "")
+
+
+def _why_pydantic_does_not(kind: Any) -> str:
+    from pydantic import PydanticUserError, TypeAdapter
+
+    try:
+        # Not ``adapter``, which keeps it: one of a model whose classes do not all exist yet stays incomplete.
+        TypeAdapter(kind)
+    except PydanticUserError as error:
+        return str(error).splitlines()[0]
+    return ""
+
+
+def _unknown_types(found: Any, seen: set[int]) -> Iterator[type]:
+    """The classes in ``found``, of ``msgspec.inspect``, that msgspec does not know. ``seen``: a type may contain itself."""
+    if isinstance(found, msgspec.inspect.CustomType):
+        yield found.cls
+    elif isinstance(found, msgspec.inspect.ExtType):
+        yield msgspec.msgpack.Ext  # has a form in MessagePack only
+    elif isinstance(found, msgspec.inspect.Field):
+        yield from _unknown_types(found.type, seen)
+    elif isinstance(found, tuple):
+        for one in found:
+            yield from _unknown_types(one, seen)
+    elif isinstance(found, msgspec.inspect.Type) and id(found) not in seen:
+        seen.add(id(found))
+        for name in found.__struct_fields__:
+            yield from _unknown_types(getattr(found, name), seen)
 
 
 def to_json(body: object, what: str) -> bytes:

@@ -155,19 +155,13 @@ class Consumer:
 
     def keep_order(self) -> None:
         """Return messages of one sharding key one at a time, in order. Call it before opening the consumer. After each message
-        call ``handled``, or ``failed`` and then ``again``; its key is blocked until then.
+        call ``handled`` or ``again``; its key is blocked until then.
         """
         self._keeps_order = True
 
     def handled(self, message: Message) -> None:
         """The message was acknowledged or given up: unblock its sharding key."""
         self._open_feed().handled(message)
-
-    def failed(self, message: Message) -> int:
-        """Count a failure of this message (it has a sharding key); returns its consecutive failures."""
-        key_order = self._open_feed().key_order
-        assert key_order is not None
-        return key_order.failed(message)
 
     def again(self, message: Message, after_s: float) -> None:
         """Return the message again after ``after_s`` seconds, before any other message of its key."""

@@ -17,6 +17,8 @@ from halfmq.errors import HalfmqError
 #: minute: a database that restarts, or a connection that is lost, leaves no message uncompensated. What a broker could do later does not
 #: count.
 DEAD_CALLS: Final = 6
+#: For the log, which says it together with why: once for each message.
+_DEAD: Final = "goes to the dead-letter queue"
 
 
 class Handlers(NamedTuple):
@@ -62,13 +64,16 @@ async def _given_up(consumer: Consumer, handlers: Handlers, message: Message) ->
                 consumer.handled(message)
                 return
             if isinstance(error, NotDecoded):
-                log.error("on_dead cannot be called for %r, since it cannot be decoded: %s", message, error)
+                log.error(
+                    "on_dead cannot be called for %r, since it cannot be decoded, and it %s: %s", message, _DEAD, error
+                )
                 failures = DEAD_CALLS
             elif isinstance(error, HalfmqError) and error.retriable:
                 log.warning("on_dead is called again for %r: %s", message, error)
             else:
                 failures += 1
-                log.exception("on_dead failed for %r, %d of %d times", message, failures, DEAD_CALLS)
+                then = f", and it {_DEAD}" if failures == DEAD_CALLS else ""
+                log.exception("on_dead failed for %r, %d of %d times%s", message, failures, DEAD_CALLS, then)
             if failures < DEAD_CALLS:
                 message._dead_calls = DeadCalls(calls + 1, failures)
                 consumer.again(message, pause_s(calls + 1))
@@ -78,7 +83,6 @@ async def _given_up(consumer: Consumer, handlers: Handlers, message: Message) ->
             message.ack()
             consumer.handled(message)
             return
-    log.error("%r goes to the dead-letter queue", message)
     await message.reject()
     consumer.handled(message)
 
@@ -86,8 +90,8 @@ async def _given_up(consumer: Consumer, handlers: Handlers, message: Message) ->
 async def _handle_here(consumer: Consumer, handlers: Handlers, message: Message) -> None:
     """Handle a message that has an ``on_dead``, or one with a sharding key. That is retried in this process: a redelivery by the broker
     would come after later messages of the key. The worker is free while the message waits."""
-    if message.sharding_key is not None and message._failures is None:
-        message._failures = 0
+    if message.sharding_key is not None:
+        message._handled_here += 1
     try:
         with message._required_delivery().handling(message):
             await handlers.handle(message)
@@ -103,14 +107,13 @@ async def _handle_here(consumer: Consumer, handlers: Handlers, message: Message)
             return
         if message.sharding_key is None:
             if message.is_last_attempt:
-                log.exception("handling %r failed %d times; this attempt was its last", message, message.attempt)
+                log.exception("handling %r failed; this attempt was its last, and on_dead is called", message)
                 await _given_up(consumer, handlers, message)
             else:
                 message._log_failure()
                 await message.retry()
             return
-        failures, retries = consumer.failed(message), consumer.spec.retries
-        message._failures = failures
+        failures, retries = message._handled_here, consumer.spec.retries
         if failures <= retries:
             delay_s = consumer.spec.retry.delay_s(failures)
             after_s = pause_s(failures) if delay_s is None else delay_s
@@ -120,9 +123,10 @@ async def _handle_here(consumer: Consumer, handlers: Handlers, message: Message)
             )  # fmt: skip
             consumer.again(message, after_s)
             return
+        then = f"it {_DEAD}" if handlers.dead is None else "on_dead is called"
         log.exception(
-            "handling %r failed %d times; this attempt was its last, and its key %r goes on without it",
-            message, failures, message.sharding_key,
+            "handling %r failed; this attempt was its last, %s, and its key %r goes on without it",
+            message, then, message.sharding_key,
         )  # fmt: skip
         await _given_up(consumer, handlers, message)
     else:

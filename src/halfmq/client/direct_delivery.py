@@ -128,10 +128,6 @@ class DirectConsumer:
     def handled(self, message: Message) -> None:
         """Nobody waits for its sharding key."""
 
-    def failed(self, message: Message) -> int:
-        """Attempts so far, which have all failed."""
-        return message.attempt
-
     def again(self, message: Message, after_s: float) -> None:
         self._delivery.outcome, self._delivery.delay_s = Handling.RETRIED, after_s
 
@@ -188,18 +184,18 @@ class DirectDeliveries:
         Raises:
             UsageError: as ``deliver``.
         """
-        stored = delivered.message._stored
-        return await self._handle(stored._replace(reconsume_times=stored.reconsume_times + 1), group or delivered.group)
+        message = delivered.message
+        stored = message._stored._replace(reconsume_times=message.attempt)
+        return await self._handle(stored, group or delivered.group)
 
     async def _handle(self, stored: StoredMessage, group: str) -> Delivered:
         client = self._app.client()
         delivery = _Delivery(client._context if client.is_open else None)
         offset = next(_offsets)
         message = Message(stored._replace(queue_offset=offset), offset, stored.body, delivery)
-        if (
-            message.sharding_key is not None
-        ):  # its failures are counted in the process, and a test says how many there were
-            message._failures = message.attempt - 1
+        if message.sharding_key is not None:  # its attempts are counted in the process
+            message._handled_here = stored.reconsume_times
+            message._stored = message._stored._replace(reconsume_times=0)
         spec = self._spec(message, group)
         if spec.markers is not None and not client.is_open:
             raise UsageError(

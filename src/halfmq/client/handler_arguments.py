@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, get_type_hints
 
+from halfmq.client.bodies import SUPPORTED, why_unsupported
 from halfmq.client.message import Message
 from halfmq.errors import UsageError
 
@@ -27,16 +28,26 @@ def arguments_of(function: Callable[..., Any], *, lenient: bool = False) -> Hand
     """The arguments of ``function``. ``lenient``: an annotation that cannot be read yet, since its class follows, is some class.
 
     Raises:
-        UsageError: an annotation cannot be read, or it takes the message twice.
+        UsageError: an annotation cannot be read, no body can be decoded into it, or it takes the message twice.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # built in
         return HandlerArguments(None, None)
-    hints = _hints(function, lenient=lenient)
+    # Of a partial or an object that is called: what they call.
+    annotated: Any = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
+    is_read = True
+    try:
+        hints = get_type_hints(annotated)
+    except NameError as error:
+        if not lenient:
+            raise _unreadable(function, error) from error
+        hints, is_read = dict(getattr(annotated, "__annotations__", {})), False
     into = hints.get(parameters[0].name) if parameters else None
     if into is Any or _is_message(into):
         into = None
+    if into is not None and is_read:
+        _refuse_unsupported(function, into, lenient=lenient)
     message_at = [
         number
         for number, parameter in enumerate(parameters)
@@ -54,15 +65,22 @@ def arguments_of(function: Callable[..., Any], *, lenient: bool = False) -> Hand
     return HandlerArguments(into, at, hints.get(session[0].name) if session else None)
 
 
-def _hints(function: Callable[..., Any], *, lenient: bool) -> dict[str, Any]:
-    # Of a partial or an object that is called: what they call.
-    annotated: Any = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
+def _unreadable(function: Callable[..., Any], error: NameError) -> UsageError:
+    return UsageError(f"an annotation of {function!r} cannot be read: {error}")
+
+
+def _refuse_unsupported(function: Callable[..., Any], into: Any, *, lenient: bool) -> None:
+    """Raise UsageError if no body can be decoded into ``into``. ``lenient``: a class that it refers to may follow."""
     try:
-        return get_type_hints(annotated)
+        why = why_unsupported(into)
     except NameError as error:
         if lenient:
-            return dict(getattr(annotated, "__annotations__", {}))
-        raise UsageError(f"an annotation of {function!r} cannot be read: {error}") from error
+            return
+        raise _unreadable(function, error) from error
+    if why:
+        raise UsageError(
+            f"no body can be decoded for {getattr(function, '__qualname__', function)!s}: {why}", hint=SUPPORTED
+        )
 
 
 def _is_message(hint: Any) -> bool:

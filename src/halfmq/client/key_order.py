@@ -33,12 +33,11 @@ def pause_s(failures: int) -> float:
 class _KeyQueue(Generic[_Source]):
     """A key with a message in handling, and the messages that wait for it."""
 
-    __slots__ = ("current", "failures", "waiting")
+    __slots__ = ("current", "waiting")
 
     def __init__(self, current: Message) -> None:
         #: The message that is being handled, or will be when it is entered again.
         self.current = current
-        self.failures = 0
         self.waiting: deque[Entry[_Source]] = deque()
 
 
@@ -73,16 +72,8 @@ class KeyOrder(Generic[_Source]):
             del self._busy[key]
             return None
         entry = queue.waiting.popleft()
-        queue.current, queue.failures = entry.message, 0
+        queue.current = entry.message
         return entry
-
-    def failed(self, message: Message) -> int:
-        """Count a failure of the current message of its key, which stays current. Returns its consecutive failures."""
-        key = _key(message)
-        assert key is not None
-        queue = self._busy[key]
-        queue.failures += 1
-        return queue.failures
 
 
 def _key(message: Message) -> tuple[str, str] | None:

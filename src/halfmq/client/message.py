@@ -95,8 +95,8 @@ class Message:
     """
 
     __slots__ = (
-        "_dead_calls", "_delivery", "_failure", "_failures", "_log_offset", "_properties", "_replies", "_retry", "_sends", "_settled", "_stored",
-        "_texts",
+        "_dead_calls", "_delivery", "_failure", "_handled_here", "_log_offset", "_properties", "_replies", "_retry", "_sends", "_settled",
+        "_stored", "_texts",
         "body", "offset", "queue", "topic",
     )  # fmt: skip
 
@@ -110,8 +110,8 @@ class Message:
         self._failure = ""
         #: The policy of its consumer.
         self._retry: Retry | None = None
-        #: How often handling it failed in this process, if its consumer retries it there; None: the broker counts.
-        self._failures: int | None = None
+        #: How often it was handled in this process, this time included, if its consumer retries it there; 0: the broker counts.
+        self._handled_here = 0
         #: What was said of this delivery: "" or acknowledged, handed back, rejected.
         self._settled = ""
         self._sends: Sends | None = None
@@ -204,15 +204,15 @@ class Message:
 
     @property
     def attempt(self) -> int:
-        """1 for the first delivery; incremented each time it is handed back with ``retry``."""
-        return self._stored.reconsume_times + 1
+        """How often it is handled, this time included: 1 for the first time."""
+        return self._stored.reconsume_times + max(1, self._handled_here)
 
     @property
     def is_last_attempt(self) -> bool:
         """Whether the message is given up if this attempt fails: it becomes a dead letter, or ``on_dead`` is called."""
         if self._retry is None:
             return False
-        failed = self._stored.reconsume_times if self._failures is None else self._failures
+        failed = self._handled_here - 1 if self._handled_here else self._stored.reconsume_times
         return failed >= self._retry.times
 
     @property

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, Final
 
 from halfmq import limits
+from halfmq.client import redelivery_timers
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.context import ClientContext
 from halfmq.client.dead_letter_origins import DeadLetterOrigins
@@ -33,7 +34,15 @@ from halfmq.client.user_code import spawn
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, ProtocolError, RequestFailed
 from halfmq.model.properties import DLQ_ORIGIN_TOPIC
 from halfmq.printable import printable
-from halfmq.wire.remoting.codes import EXT_DELAY_MS, EXT_FAILURE, EXT_NOT_CONSUMED, PullFlag, RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import (
+    EXT_ATTEMPT,
+    EXT_DELAY_MS,
+    EXT_FAILURE,
+    EXT_NOT_CONSUMED,
+    PullFlag,
+    RequestCode,
+    ResponseCode,
+)
 from halfmq.wire.remoting.fields import PulledReply
 from halfmq.wire.remoting.heartbeat import Subscription
 from halfmq.wire.remoting.message_codec import PulledMessage, split_pull, unpack
@@ -172,7 +181,7 @@ class Feed:
         puller = message._required_delivery()
         assert isinstance(puller, QueuePuller)
         self._capacity_of(puller).changed(1, len(message.body))
-        asyncio.get_running_loop().call_later(after_s, self._requeue, Entry(puller, message))
+        redelivery_timers.call_later(after_s, self._requeue, Entry(puller, message))
 
     def _requeue(self, entry: "Entry[QueuePuller]") -> None:
         if not self.closed:
@@ -537,6 +546,8 @@ class QueuePuller:
             )
         elif message._failure:
             ext[EXT_FAILURE] = message._failure
+        if message._handled_here:
+            ext[EXT_ATTEMPT] = str(message.attempt)
         try:
             await self._hand_back(ext)
         except HalfmqError as error:
@@ -546,7 +557,7 @@ class QueuePuller:
             # The broker may have executed it; a duplicate delivery is allowed, a lost message is not.
             log.warning("%r could not be handed back (%s); it is delivered again here", message, error)
             self._again.add(message.offset)
-            asyncio.get_running_loop().call_later(_LOCAL_RETRY_S, self._deliver, message)
+            redelivery_timers.call_later(_LOCAL_RETRY_S, self._deliver, message)
         else:
             self.ack(message)
 

@@ -257,6 +257,8 @@ class SendBack(NamedTuple):
     delay_ms: int = -1
     #: The member does not consume the message's topic: this was no attempt, and the two fields of delays do not count.
     not_consumed: bool = False
+    #: The number of this attempt, as a client says that has retried by itself; 0: one more than the message says. A dead letter keeps it.
+    attempt: int = 0
 
 
 class Actor(NamedTuple):

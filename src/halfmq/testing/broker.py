@@ -311,7 +311,8 @@ class Broker:
 
     def advance(self, seconds: float) -> None:
         """Let that much time pass for the brokers of this process, at once: what becomes due by it is done when this returns. Delayed and
-        repeated messages are visible, and checks are sent and, if a client is connected that answers them within 5 s, answered.
+        repeated messages are visible, and checks are sent and, if a client is connected that answers them within 5 s, answered. Messages
+        that wait in this process, such as those with a sharding key, go to their handlers again, which are not waited for.
 
         It waits for the answers. If a client on the caller's own event loop gives them: ``await asyncio.to_thread(broker.advance, 60)``.
 

@@ -1,13 +1,14 @@
 """The clock of the brokers of this process that are tested with: real time, and what tests have added to it.
 
 All of them share it, as the processes of a service share the time of day. What answers their checks in this process from a marker table
-asks how old a transaction is, and must live in the same time.
+asks how old a transaction is, and must live in the same time; so must the messages that wait in this process to be handled again.
 """
 
 import threading
 from collections.abc import Callable
 from typing import Final
 
+from halfmq.client import redelivery_timers
 from halfmq.runtime.clock import SystemClock
 from halfmq.sql.rules.check import AgeGuard
 
@@ -49,6 +50,7 @@ class MovedClock(SystemClock):
             self.ahead_ms += span_ms
             moved = tuple(self._on_moved)
             self._tell_checks()
+        redelivery_timers.pass_time(span_ms / 1000)
         for call in moved:
             call()
 

@@ -10,12 +10,13 @@ from tests.support.in_process import Running, serving
 from tests.support.waiting import until
 from typer.testing import CliRunner, Result
 
-from halfmq import App, AsyncClient, Message
+from halfmq import App, AsyncClient, Message, Retry
 from halfmq.cli import dead
 from halfmq.model.settings import BrokerSettings
 
 pytestmark = pytest.mark.timeout(90)
 ONE_QUEUE = BrokerSettings(default_topic_queues=1)
+AT_ONCE = Retry(times=0)
 
 
 def url_of(running: Running) -> str:
@@ -34,25 +35,25 @@ async def listed(running: Running, *arguments: str) -> list[Any]:
     return found
 
 
-async def given_up(running: Running, *bodies: str) -> None:
-    """A consumer of group billing gives these messages of topic orders up, each at its first failure."""
+async def given_up(running: Running, *bodies: str, retry: Retry = AT_ONCE, sharding_key: str | None = None) -> None:
+    """A consumer of group billing gives these messages of topic orders up, each at its first failure if ``retry`` does not say else."""
     app = App(url_of(running), group="shop")
     seen: list[str] = []
 
-    @app.consumer("orders", group="billing", start="earliest", retries=0)
+    @app.consumer("orders", group="billing", start="earliest", retry=retry)
     async def handle(message: Message) -> None:
         seen.append(message.text())
         raise ValueError(f"no account\x1b for {message.text()}")
 
     async with app.run() as client:
         for body in bodies:
-            await client.send("orders", body, key=body)
+            await client.send("orders", body, key=body, sharding_key=sharding_key)
 
         async def are_dead() -> bool:
             return len(await listed(running, "--group", "billing")) >= len(bodies)
 
         await until(are_dead, "all of them are dead letters")
-    assert sorted(seen) == sorted(bodies)
+    assert sorted(seen) == sorted((1 + retry.times) * bodies)
 
 
 async def read(running: Running, group: str, count: int) -> list[Message]:
@@ -108,6 +109,19 @@ async def test_a_dead_letter_says_why_and_is_sent_again_once_to_its_group_alone(
             others = [await messages.get(10) for _ in range(3)]
             assert [one.text() for one in others if one is not None] == ["one", "two", "three"]
             assert await messages.get(0.5) is None, "other groups do not read what was sent again"
+
+
+@pytest.mark.parametrize("sharding_key", [None, "k"])
+async def test_a_dead_letter_says_how_often_it_was_handled(tmp_path: Path, sharding_key: str | None) -> None:
+    async with serving(tmp_path, settings=ONE_QUEUE) as running:
+        await given_up(running, "one", retry=Retry(times=2, delays=(0,)), sharding_key=sharding_key)
+        (found,) = await listed(running)
+        assert (found["attempts"], "attempt" in found) == (3, False)
+        assert (await run(running, "list")).stdout.split()[11] == "3"
+        assert ", after 3 attempts" in (await run(running, "show", "billing", found["id"])).stdout
+        await run(running, "redrive", "--group", "billing", "--yes")
+        (again,) = await read(running, "billing", 1)
+        assert again.attempt == 1
 
 
 async def test_a_copy_whose_response_was_lost_is_not_sent_a_second_time(tmp_path: Path) -> None:

@@ -3,9 +3,13 @@
 import math
 import subprocess
 import sys
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, TypedDict
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypedDict, runtime_checkable
+from uuid import UUID
 
 import msgspec
 import pydantic
@@ -13,6 +17,7 @@ import pytest
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from tests.unit.client.test_message import message
 
+from halfmq.client.bodies import why_unsupported
 from halfmq.client.outgoing import compose, encode_body
 from halfmq.errors import UsageError
 
@@ -83,6 +88,54 @@ class Visit:
     strict: Strict | None = None
 
 
+@dataclass
+class Nested:
+    """A dataclass with such a class in a field of a field."""
+
+    unknown: list["Optional"]
+
+
+class Optional(TypedDict):
+    unknown: Unknown | None
+
+
+class Pair(NamedTuple):
+    unknown: Unknown
+
+
+class Tree(msgspec.Struct):
+    left: "Tree | None" = None
+
+
+class UnknownTree(msgspec.Struct):
+    left: "UnknownTree | None" = None
+    unknown: Unknown | None = None
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class HasId(Protocol):
+    id: int
+
+
+@runtime_checkable
+class HasKeys(Protocol):
+    def keys(self) -> Any: ...
+
+
+@dataclass
+class Later:
+    """It names a class that does not exist, as one that follows."""
+
+    one: "DoesNotExist"  # type: ignore[name-defined]  # noqa: F821
+
+
+class LaterModel(pydantic.BaseModel):
+    one: "DoesNotExist"  # type: ignore[name-defined]  # noqa: F821
+
+
 @pytest.mark.parametrize(
     ("body", "into", "wire"),
     [
@@ -111,6 +164,46 @@ class Visit:
 def test_a_body_is_read_as_it_was_sent(body: object, into: Any, wire: bytes) -> None:
     assert encode_body(body) == wire
     assert message(wire).decode(into) == body
+    assert why_unsupported(into) == ""
+
+
+@pytest.mark.parametrize(
+    ("into", "says"),
+    [
+        *[(one, "type <class 'tests.unit.client.test_bodies.Unknown'> is not supported") for one in (
+            Unknown, list[Unknown], Unknown | None, dict[str, Unknown], dict[Unknown, int], tuple[Unknown, ...], tuple[int, Unknown],
+            Annotated[Unknown, "x"], Nested, Pair, UnknownTree,
+        )],
+        (HasId, "HasId'> is not supported"),
+        (complex, "type <class 'complex'> is not supported"),
+        (Callable[[int], int], "Callable'> is not supported"),
+        (type[int], "type <class 'type'> is not supported"),
+        (msgspec.msgpack.Ext, "Ext'> is not supported"),
+        (Order | Line, "more than one dataclass"),
+        (Unknown | int, "is not supported"),
+        (Customer | Unknown, "Unknown'>"),
+        (list[Customer | Unknown], "Unknown'>"),
+    ],
+)  # fmt: skip
+def test_a_type_that_no_body_becomes_is_not_supported(into: Any, says: str) -> None:
+    assert says in why_unsupported(into)
+    assert "\n" not in why_unsupported(into)
+
+
+@pytest.mark.parametrize(
+    "into",
+    [
+        str | int | None, bool, None, Any, Literal["a"], Colour, UUID, Decimal, set[int], Tree, Mapping[str, Order], dict, list, Hashable,
+        Iterable[int], HasKeys, Customer | None, msgspec.Raw, LaterModel, list[LaterModel],
+    ],
+)  # fmt: skip
+def test_what_json_can_carry_is_supported(into: Any) -> None:
+    assert why_unsupported(into) == ""
+
+
+def test_a_class_that_does_not_exist_yet_is_no_answer() -> None:
+    with pytest.raises(NameError):
+        why_unsupported(Later)
 
 
 @pytest.mark.parametrize(

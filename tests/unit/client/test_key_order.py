@@ -49,17 +49,6 @@ def test_messages_without_a_key_never_wait() -> None:
     assert key_order.leave(one) is None
 
 
-def test_failures_are_counted_for_each_message_anew() -> None:
-    key_order: KeyOrder[None] = KeyOrder()
-    first, second = message("a", 1), message("a", 2)
-    enter(key_order, first)
-    enter(key_order, second)
-    assert [key_order.failed(first), key_order.failed(first)] == [1, 2]
-    assert enter(key_order, first)
-    key_order.leave(first)
-    assert key_order.failed(second) == 1
-
-
 def test_any_interleaving_keeps_the_order_of_each_key() -> None:
     rng = random.Random(20)
     key_order: KeyOrder[None] = KeyOrder()

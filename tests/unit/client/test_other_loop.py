@@ -131,7 +131,7 @@ CALLS: dict[type, dict[str, Call]] = {
 EXEMPT = {
     AsyncClient: {"from_env", "new_transaction_id", "check_functions", "connect"},
     Coordinator: set(),
-    Consumer: {"keep_order", "handled", "failed", "again", "put_back", "stop"},
+    Consumer: {"keep_order", "handled", "again", "put_back", "stop"},
     Message: {"ack", "text", "json", "decode", "processing", "compensate"},
     Batch: {"ack"},
     AsyncTransaction: {"send"},

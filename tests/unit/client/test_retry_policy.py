@@ -2,16 +2,17 @@
 
 import asyncio
 import logging
+import re
 from dataclasses import FrozenInstanceError, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from pydantic import BaseModel
 from tests.support.in_process import serving
 from tests.support.scripted_broker import ScriptedBroker, client_of
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time, run
 from tests.support.waiting import until
 from tests.unit.client.test_app import Order, app_of, with_keys
 
@@ -30,6 +31,12 @@ class Invalid(Exception):
 @dataclass
 class Other:
     id: int
+
+
+class Unfinished(BaseModel):
+    """Which the application has never given its other class."""
+
+    other: "DoesNotExist"  # type: ignore[name-defined]  # noqa: F821
 
 
 class Model(BaseModel):
@@ -109,9 +116,11 @@ async def test_a_message_with_a_sharding_key_waits_so_long_in_the_process() -> N
     broker = with_keys("a0", "a1")
     app = app_of(broker.network())
     begun: list[tuple[str, float, bool]] = []
+    attempts: list[int] = []
 
     @app.consumer("t", group="g", retry=Retry(times=3, delays=(3, 20)))
     async def handle(message: Message) -> None:
+        attempts.append(message.attempt)
         begun.append((message.text(), asyncio.get_running_loop().time(), message.is_last_attempt))
         if message.text() == "a0":
             raise RuntimeError("never")
@@ -121,7 +130,55 @@ async def test_a_message_with_a_sharding_key_waits_so_long_in_the_process() -> N
     assert [body for body, _, _ in begun] == ["a0"] * 4 + ["a1"]
     assert [round(after[1] - before[1]) for before, after in pairwise(begun)] == [3, 20, 20, 0]
     assert [is_last for _, _, is_last in begun] == [False, False, False, True, False]
-    assert [back.ext.delay_level for back in broker.requests(BACK)] == [-1]
+    assert attempts == [1, 2, 3, 4, 1]
+    assert [(back.ext.delay_level, back.ext.attempt) for back in broker.requests(BACK)] == [(-1, 4)]
+
+
+class Case(NamedTuple):
+    """How handling fails, and the errors in the log: the last one says what becomes of the message, and why."""
+
+    raised: Exception
+    on_dead: Exception | None
+    errors: list[str]
+
+
+CASES: dict[str, Case] = {
+    "too often": Case(RuntimeError("never"), None, ["handled again", "its last, it goes to the dead-letter queue"]),
+    "for good": Case(Invalid("no account"), None, ["given up after attempt 1"]),
+    "and on_dead fails": Case(
+        Invalid("no account"), RuntimeError("never"),
+        ["given up after attempt 1", *(f"on_dead failed for MESSAGE, {n} of 6 times" for n in range(1, 6)),
+         "6 of 6 times, and it goes to the dead-letter queue"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["-", "a"])
+@pytest.mark.parametrize("case", CASES)
+def test_each_failure_is_one_error_in_the_log(case: str, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    raised, on_dead, errors = CASES[case]
+    broker = with_keys(f"{key}0")
+    app = app_of(broker.network())
+
+    async def fails(_message: Message) -> None:
+        assert on_dead is not None
+        raise on_dead
+
+    @app.consumer("t", group="g", retry=Retry(times=1, delays=(1,), dead_on=Invalid), on_dead=on_dead and fails)
+    async def handle(message: Message) -> None:
+        raise raised
+
+    async def handled() -> None:
+        async with app.run():
+            await asyncio.sleep(60)
+
+    run(handled())
+    found = [re.sub("<.*>", "MESSAGE", one.getMessage()) for one in caplog.records if one.levelno >= logging.ERROR]
+    if case == "too often" and key == "-":  # this broker gives it again for ever
+        found, errors = found[:2], ["it is delivered again later", "its last, and it goes to the dead-letter queue"]
+    assert len(found) == len(errors), found
+    for line, says in zip(found, errors, strict=True):
+        assert says in line
 
 
 SAYS = {"acknowledged": Message.ack, "handed back": Message.retry, "rejected": Message.reject}
@@ -296,18 +353,24 @@ async def test_the_same_exception_of_the_handler_itself_is_a_failure_as_any_othe
 
 @in_virtual_time
 async def test_a_type_that_nothing_can_be_decoded_into_makes_no_dead_letters() -> None:
-    """It is the application's fault, and passes with its next version: nothing says which of the two classes a body is."""
+    """It is the application's fault. The first is refused when the handler is decorated: nothing says which of the two classes a body is. A
+    class of pydantic may be completed later: the message is handled again, and passes with the next version."""
     broker = with_keys()
     broker.append("t", 0, b'{"id":7}')
     app = app_of(broker.network())
 
+    async def never(event: Order | Other) -> None: ...
+
+    with pytest.raises(UsageError, match="more than one dataclass"):
+        app.consumer("t", group="g")(never)
+
     @app.consumer("t", group="g")
-    async def handle(event: Order | Other) -> None: ...
+    async def handle(event: Unfinished) -> None: ...
 
     async with app.run():
         await asyncio.sleep(5)
     (back,) = broker.requests(BACK)
-    assert (back.ext.delay_level, back.ext.failure[:10]) == (0, "TypeError:")
+    assert (back.ext.delay_level, back.ext.failure[:18]) == (0, "PydanticUserError:")
 
 
 @in_virtual_time

@@ -1,14 +1,16 @@
 """A function of the wrong shape is refused when it is decorated, with a text that shows the right one."""
 
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy import MetaData, create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from tests.support.asyncapi_schema import accepts
 from tests.support.scripted_broker import URL
 
 from halfmq.client.app import App
@@ -135,6 +137,78 @@ def test_text_says_what_is_wrong() -> None:
         with pytest.raises(UsageError) as refused:
             consumer(inbox=INBOX, sessions=BLOCKING)(function)
         assert text in str(refused.value)
+
+
+class Plain:
+    """No dataclass: somebody forgot to say that."""
+
+    id: int
+
+
+def plain(body: Plain) -> None: ...
+def with_plain(body: list[Plain], session: Any) -> None: ...
+def later(body: "DefinedLater") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def several_later(body: list["DefinedLater"]) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def in_a_field(body: "HasLater") -> None: ...
+
+
+@dataclass
+class HasObject:
+    one: object
+
+
+@dataclass
+class HasLater:
+    one: "DefinedLater"  # type: ignore[name-defined]  # noqa: F821
+
+
+def taking(body: Any) -> Callable[[Any], None]:
+    def handle(given: Any) -> None: ...
+
+    handle.__annotations__["given"] = body
+    return handle
+
+
+class TestTypeThatNoBodyBecomes:
+    @pytest.mark.parametrize(
+        "register",
+        [
+            lambda: consumer()(plain),
+            lambda: consumer(on_dead=plain)(one),
+            lambda: consumer(inbox=INBOX, sessions=BLOCKING)(with_plain),
+            lambda: consumer(inbox=INBOX, sessions=BLOCKING, on_dead=with_plain)(two),
+            lambda: consumer()(functools.partial(with_plain, session=1)),
+        ],
+    )
+    def test_is_refused_when_the_handler_is_decorated(self, register: Callable[[], Any]) -> None:
+        with pytest.raises(UsageError, match=r"Plain'> is not supported \(a dataclass"):
+            register()
+
+    @pytest.mark.parametrize("function", [later, several_later, in_a_field])
+    async def test_is_refused_when_the_app_runs_if_the_class_follows(
+        self, function: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = app()
+        made.consumer("t", group="g")(function)
+        for ask in (made.test.deliver("t", {"id": 7}), made.run().__aenter__(), _document(made)):
+            with pytest.raises(UsageError, match="name 'DefinedLater' is not defined"):
+                await ask
+        monkeypatch.setitem(globals(), "DefinedLater", Plain)
+        for ask in (made.test.deliver("t", {"id": 7}), made.run().__aenter__(), _document(made)):
+            with pytest.raises(UsageError, match="Plain'> is not supported"):
+                await ask
+        monkeypatch.setitem(globals(), "DefinedLater", int)
+        assert await _document(made)
+
+    @pytest.mark.parametrize("kind", [object, Iterable[int], dict[str, object], HasObject])
+    async def test_what_a_handler_takes_has_a_schema(self, kind: Any) -> None:
+        made = app()
+        made.consumer("t", group="g")(taking(kind))
+        assert accepts(await _document(made), "t", "t-message" if kind is not HasObject else "HasObject", {"one": [7]})
+
+
+async def _document(made: App) -> dict[str, Any]:
+    return made.asyncapi(title="t", version="1")
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """``halfmq.testing.Broker``: the real broker in a thread; its clock is moved, it ends and starts, and its errors reach the test."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from tests.support.waiting import until, wait_until
 
-from halfmq import AsyncClient, Client, ConnectError, Outcome, UsageError
+from halfmq import App, AsyncClient, Client, ConnectError, Message, Outcome, Retry, UsageError
+from halfmq.client import redelivery_timers
 from halfmq.testing import Broker
 
 pytestmark = pytest.mark.slow
@@ -56,6 +58,46 @@ def test_the_answers_to_checks_that_became_due_are_there_when_advance_returns(br
     broker.advance(60)
     assert (len(asked), broker.undecided()) == (2, [])
     assert len(sent("t")) == 1
+
+
+@pytest.mark.parametrize("sharding_key", [None, "a"])
+async def test_retries_are_due_by_the_clock_also_of_messages_that_wait_in_the_process(
+    broker: Broker, sharding_key: str | None
+) -> None:
+    broker.clear()
+    app = App(broker.url, group="g")
+    attempts: list[bool] = []
+    compensated: list[str] = []
+
+    async def on_dead(message: Message) -> None:
+        compensated.append(message.text())
+        if len(compensated) == 1:
+            raise RuntimeError("it is called again, by its consumer")
+
+    @app.consumer("t", group="g", retry=Retry(times=2, delays=(600, 86_400)), on_dead=on_dead)
+    async def handle(message: Message) -> None:
+        attempts.append(message.is_last_attempt)
+        raise RuntimeError("never")
+
+    async with app.run() as client:
+        await client.send("t", "x", sharding_key=sharding_key)
+        await until(lambda: attempts == [False])
+        await _wait_in_turn(broker, 600, attempts)
+        await _wait_in_turn(broker, 86_400, attempts)
+        await until(lambda: compensated)
+        await asyncio.to_thread(broker.advance, 1)
+        await until(lambda: len(compensated) == 2)
+    assert (attempts, compensated) == ([False, False, True], ["x", "x"])
+
+
+async def _wait_in_turn(broker: Broker, delay_s: float, attempts: list[bool]) -> None:
+    """A message is handled again after ``delay_s``, and not before."""
+    known = len(attempts)
+    await until(lambda: broker.delayed() or redelivery_timers._pending, "it is handed back, or waits in the process")
+    await asyncio.to_thread(broker.advance, delay_s - 60)
+    assert len(attempts) == known
+    await asyncio.to_thread(broker.advance, 60)
+    await until(lambda: len(attempts) > known)
 
 
 def test_settle_lets_time_pass_until_every_check_is_answered(broker: Broker, client: Client) -> None:

@@ -148,7 +148,7 @@ class SendCommands(Handlers):
         self._sends.send_back(
             connection, fields.group, fields.offset, fields.delay_level,
             fields.max_reconsume_times if request.version >= V3_4_9 else -1, fields.origin_msg_id, fields.failure,
-            fields.delay_ms, fields.not_consumed, self._sent_back, partial(self._gateway.failed, connection, request),
+            fields.attempt, fields.delay_ms, fields.not_consumed, self._sent_back, partial(self._gateway.failed, connection, request),
             (connection, request),
         )  # fmt: skip
 

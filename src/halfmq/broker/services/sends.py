@@ -97,6 +97,7 @@ class Sends:
         max_reconsume_times: int,
         origin_message_id: str,
         failure: str,
+        attempt: int,
         delay_ms: int,
         not_consumed: bool,
         deliver: Deliver,
@@ -105,8 +106,8 @@ class Sends:
     ) -> None:
         """A consumer failed on a message: it is delivered again later, or moved to the dead-letter queue.
 
-        ``max_reconsume_times``: -1 if the consumer sent none. ``failure``: why the attempt
-        failed; "" if it does not say. ``delay_ms``: of the next attempt; -1: ``delay_level`` says it. ``not_consumed``: the consumer does
+        ``max_reconsume_times``: -1 if the consumer sent none. ``failure``: why the attempt failed; "" if it does not say. ``attempt``: its
+        number; 0 if it does not say. ``delay_ms``: of the next attempt; -1: ``delay_level`` says it. ``not_consumed``: the consumer does
         not consume the topic, and this was no attempt. Replies: Refused; Failed, also if the message is damaged; anything else is a
         success. ``failed`` is called instead with what a read of the message raises.
         """
@@ -117,6 +118,7 @@ class Sends:
             printable(failure[: limits.DEAD_REASON_CHARS_MAX])[: limits.DEAD_REASON_CHARS_MAX],
             delay_ms,
             not_consumed,
+            attempt,
         )  # fmt: skip
 
         def found(message: StoredMessage | None) -> None:

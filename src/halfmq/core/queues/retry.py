@@ -99,7 +99,10 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
     place = (topic, queue_id, made, offset + sum([record.size for record in made]))
     if command.not_consumed and not dead:
         pairs[HMQ_NOT_CONSUMED] = str(not_consumed + 1)
-    times = message.reconsume_times if command.not_consumed else min(message.reconsume_times + 1, _INT_MAX)
+    times = message.reconsume_times
+    if not command.not_consumed:
+        # A message in order is retried by its consumer, and sent back once. RocketMQ's clients then state the number of attempts as well.
+        times = min(max(times + 1, command.attempt if dead else 0), _INT_MAX)
     with_reason = _with_reason(pairs, command.failure) if dead else pairs
     copy = message._replace(reconsume_times=times, properties=encode(with_reason))
     delay = limits.DELAY_LEVELS_MS[level - 1] if level else command.delay_ms if is_exact and not dead else 0

@@ -224,6 +224,8 @@ EXT_DAMAGED: Final = "HMQ_DAMAGED"
 EXT_CONFLICT: Final = "HMQ_CONFLICT"
 #: In CONSUMER_SEND_MSG_BACK: the exception with which the attempt failed.
 EXT_FAILURE: Final = "HMQ_FAILURE"
+#: In CONSUMER_SEND_MSG_BACK that makes a dead letter: how often its consumer has handled the message without handing it back.
+EXT_ATTEMPT: Final = "HMQ_ATTEMPT"
 #: In CONSUMER_SEND_MSG_BACK: the delay of the next attempt, ms. A broker that does not know it takes the standard level beside it.
 EXT_DELAY_MS: Final = "HMQ_DELAY_MS"
 #: In CONSUMER_SEND_MSG_BACK: "true" if its sender does not consume the message's topic, so that nobody has attempted to handle it.

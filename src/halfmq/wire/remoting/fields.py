@@ -16,6 +16,7 @@ from halfmq.errors import ProtocolError
 from halfmq.model.queue_reads import PullRequest
 from halfmq.model.text_fields import Fields, Int32, Int64, read_fields
 from halfmq.wire.remoting.codes import (
+    EXT_ATTEMPT,
     EXT_COORDINATOR,
     EXT_DECIDED_BY,
     EXT_DELAY_MS,
@@ -207,6 +208,8 @@ class SendBackFields(Fields, gc=False):
     max_reconsume_times: Int32 = -1
     #: halfmq only: why the attempt failed.
     failure: str = field(name=EXT_FAILURE, default="")
+    #: halfmq only: the number of this attempt, for a dead letter; 0: one more than the broker has counted.
+    attempt: Int32 = field(name=EXT_ATTEMPT, default=0)
     #: halfmq only: the delay of the next attempt, ms; -1: as ``delay_level`` says.
     delay_ms: Int64 = field(name=EXT_DELAY_MS, default=-1)
     #: halfmq only: its sender does not consume the topic, and nobody has attempted to handle the message.

@@ -50,7 +50,9 @@ class Bench:
         return self.replies[-1]
 
     def send_back(self, log_offset: int) -> Any:
-        self.sends.send_back(self.peer, "CG", log_offset, 3, 16, "M1", "", -1, False, self.deliver, raises, "context")
+        self.sends.send_back(
+            self.peer, "CG", log_offset, 3, 16, "M1", "", 0, -1, False, self.deliver, raises, "context"
+        )
         return self.replies[-1]
 
 

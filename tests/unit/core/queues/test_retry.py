@@ -150,6 +150,26 @@ def test_a_dead_letter_keeps_why_its_last_attempt_failed_and_a_retry_does_not() 
     assert to_dict(log.of(MessageRecord)[0].message.properties)["HMQ_DEAD_REASON"] == "KeyError: 7"
 
 
+@pytest.mark.parametrize(
+    ("times", "attempt", "kept"), [(0, 0, 1), (0, 3, 3), (2, 5, 5), (2, 1, 3), (0, -1, 1), (0, 2**31 - 1, 2**31 - 1)]
+)
+def test_a_dead_letter_keeps_the_attempts_that_its_consumer_has_made_by_itself(
+    times: int, attempt: int, kept: int
+) -> None:
+    """RocketMQ's clients send a message in order to their group with the number of attempts in it, when they give it up."""
+    log = with_group()
+    log.do(back(failed(times), level=-1)._replace(attempt=attempt))
+    log.do(back(failed(times), level=0, max_times=times)._replace(attempt=attempt))
+    assert [record.message.reconsume_times for record in log.of(MessageRecord)] == [kept, kept]
+
+
+def test_attempts_that_a_consumer_states_make_no_dead_letter() -> None:
+    log = with_group()
+    log.do(back(failed(1), max_times=2)._replace(attempt=100))
+    log.do(back(failed(1), level=-1)._replace(attempt=100, not_consumed=True))
+    assert [record.message.reconsume_times for record in log.of(DelayedRecord)] == [2, 1]
+
+
 @pytest.mark.parametrize("other_bytes", [31_200, 31_700])  # what the record and what the properties have no space for
 def test_a_dead_letter_without_space_for_its_reason_is_stored_without(other_bytes: int) -> None:
     log = with_group()
