@@ -1,9 +1,11 @@
 """``mq.atomic``: rows and messages have one outcome, whatever is around the block. The broker's side is in memory, the databases are
 real."""
 
+import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 from django.db import IntegrityError, connections, transaction
@@ -14,6 +16,7 @@ from halfmq.errors import OutcomeMixed, SendTimeout, UsageError
 from halfmq.sql.rules.block import SqlTransaction
 from halfmq.testing import crash
 from tests.django.shop.models import Order
+from tests.support.waiting import PATIENCE_S
 from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
 Atomic = Callable[..., AbstractContextManager[SqlTransaction]]
@@ -301,3 +304,27 @@ def test_prune_deletes_old_markers_and_keeps_undecided_ones(atomic: Atomic, usin
     assert markers.rows.prune(older_than_s=3_600, undecided=lambda _ids: [ids[0]]) == 1
     assert (marker(ids[0]), marker(ids[1])) == ("C", None)
     assert markers.rows.prune(older_than_s=3_600, undecided=lambda _ids: [ids[0]]) == 0
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_the_first_block_of_a_process_waits_for_the_commit_of_another_one(
+    using: str, markers: Markers, atomic: Atomic, database: dict[str, Any]
+) -> None:
+    """Within an ``atomic``, as with ATOMIC_REQUESTS. On SQLite a transaction that has read before it writes would fail at once."""
+    markers.rows.forget()
+    other = sqlite3.connect(database["NAME"], isolation_level=None, timeout=PATIENCE_S, check_same_thread=False)
+    committing = threading.Thread(target=other.execute, args=("COMMIT",))
+
+    def when_a_row_is_written(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if sql.startswith("INSERT INTO mq_tx") and not committing.ident:
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("INSERT INTO shop_order (note) VALUES ('theirs')")
+            threading.Timer(0.2, committing.start).start()  # real time: while the block's INSERT waits
+        return execute(sql, *rest)
+
+    with transaction.atomic(using), connections[using].execute_wrapper(when_a_row_is_written):
+        with atomic(durable=False) as tx:
+            place(tx, "mine")
+    committing.join()
+    other.close()
+    assert notes() == ["mine", "theirs"]

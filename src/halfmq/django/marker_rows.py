@@ -148,9 +148,9 @@ class MarkerRows:
             IntegrityError: a check has inserted a rollback marker, or the id was used before. Roll back.
         """
         with connection.cursor() as cursor:
-            origin = self._origin(connection, cursor, now_ms := self._now_ms())
-            cursor.execute(_INSERT, [tx_id, PREPARED, now_ms])
-        return origin
+            cursor.execute(_INSERT, [tx_id, PREPARED, now_ms := self._now_ms()])
+            # After the row: on SQLite a transaction that has only read fails at once where it would wait for the commit of another one.
+            return self._origin(connection, cursor, now_ms)
 
     def confirm(self, connection: Any, tx_id: str, condition: str) -> int:
         """Turn the marker into ``(tx_id, 'C')`` if it is still PREPARED and ``condition`` holds. Returns the number of rows: 0 or 1."""

@@ -101,8 +101,7 @@ class MarkerRows:
             IntegrityError: a check has inserted a rollback marker, or the id was used before. Roll back.
             UsageError: the table is from an earlier release and has to be upgraded. Roll back.
         """
-        origin = self.identity.origin(connection, now_ms := self._now_ms())
-        row = {"tx_id": tx_id, "outcome": PREPARED, "written_at_ms": now_ms}
+        row = {"tx_id": tx_id, "outcome": PREPARED, "written_at_ms": (now_ms := self._now_ms())}
         try:
             connection.execute(self._insert, row)
         except DBAPIError as error:
@@ -112,7 +111,8 @@ class MarkerRows:
                     hint="call markers.upgrade(session) once, and commit, before this release starts",
                 ) from error
             raise
-        return origin
+        # After the row: on SQLite a transaction that has only read fails at once where it would wait for the commit of another one.
+        return self.identity.origin(connection, now_ms)
 
     def confirm(self, connection: Connection, tx_id: str, condition: ColumnElement[bool]) -> int:
         """Turn the marker into ``(tx_id, 'C')`` if it is still PREPARED and ``condition`` holds. Returns the number of rows: 0 or 1."""
