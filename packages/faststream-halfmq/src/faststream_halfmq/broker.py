@@ -23,7 +23,7 @@ from faststream_halfmq.producer import HalfmqProducer
 from faststream_halfmq.registrator import HalfmqRegistrator
 from faststream_halfmq.response import REQUEST_TIMEOUT_S, HalfmqPublishCommand
 from halfmq import AsyncClient, Message, Receipt
-from halfmq.integrations import ClientOptions, parse_url
+from halfmq.integrations import ClientOptions, parse_url, refuse_misspelt
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -87,6 +87,7 @@ class HalfmqBroker(HalfmqRegistrator, BrokerUsecase[Message, AsyncClient, Halfmq
         **client_options: Unpack[ClientOptions],
     ) -> None:
         #: Open from ``connect`` to ``stop``; for everything that FastStream has no word for.
+        refuse_misspelt(client_options, HalfmqBroker.__init__)
         self.client = AsyncClient(url, group=group, **client_options)
         markers: list[MarkerTable] = []
         self._halfmq_producer = HalfmqProducer(self.client, markers, parser, decoder)
