@@ -221,7 +221,8 @@ class App:
         self._consumers: list[RegisteredConsumer] = []
         self._transactions: dict[str, TransactionFunction[..., Any]] = {}
         self._listeners: dict[str, TransactionListener] = {}
-        self._markers: list[MarkerTable] = []
+        #: With the sessions with which checks are answered from it.
+        self._markers: dict[MarkerTable, Callable[[], Any] | None] = {}
         self._relays: list[RelaySpec] = []
         self._published: list[Published] = []
         #: While a block of ``run`` is open.
@@ -303,8 +304,9 @@ class App:
 
     def answer_checks(self, markers: MarkerTable, sessions: Callable[[], Any] | None = None) -> None:
         """See ``AsyncClient.answer_checks``; ``sessions`` defaults to the app's."""
-        self._client.answer_checks(markers, cast(Any, self._sessions if sessions is None else sessions))
-        self._markers.append(markers)
+        opener = self._sessions if sessions is None else sessions
+        self._client.answer_checks(markers, cast(Any, opener))
+        self._markers[markers] = opener
 
     def tcc(
         self,
@@ -326,7 +328,7 @@ class App:
                     f"the app answers checks from {len(self._markers)} marker tables",
                     hint="app.tcc(session, markers=markers)",
                 )
-            markers = cast(AsyncMarkerTable[_Session], self._markers[0])
+            markers = cast(AsyncMarkerTable[_Session], next(iter(self._markers)))
         return self._client.tcc(session, markers=markers, timeout=timeout, **options)
 
     # --- consumers ------------------------------------------------------------------------------------------------
@@ -557,14 +559,18 @@ class App:
 
     def declared(self) -> list[Any]:
         """Marker tables, inboxes, barriers and outboxes that the app uses, each once."""
-        used = [
-            *self._markers,
-            *(one.inbox for one in self._consumers if one.inbox),
-            *(one.barrier for one in self._consumers if one.barrier),
-            *(one.outbox for one in self._consumers if one.outbox),
-            *(one.outbox for one in self._relays),
+        used = [one for one, _ in self.served_from()]
+        return list({id(one): one for one in [*used, *(one.outbox for one in self._relays)]}.values())
+
+    def served_from(self) -> list[tuple[Any, Callable[[], Any] | None]]:
+        """What its checks and its consumers need in databases, with the sessions of each."""
+        of_consumers = [
+            (part, one.sessions)
+            for one in self._consumers
+            for part in (one.inbox, one.barrier, one.outbox)
+            if part is not None
         ]
-        return list({id(one): one for one in used}.values())
+        return [*self._markers.items(), *of_consumers]
 
     # --- tests ----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,10 @@ from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.engine import ExceptionContext
 
 from halfmq.client import forks
+from halfmq.errors import MissingTable
 from halfmq.sql.alchemy.dialects import on_cursor
+from halfmq.sql.alchemy.errors import no_table
+from halfmq.sql.rules.driver_errors import missing_table
 from halfmq.sql.rules.transaction_end import EndDetector, asked_status, refuse_ended, status_after_error
 from halfmq.sql.rules.transaction_proof import Status, driver_status
 
@@ -126,18 +129,21 @@ def _after(
 
 
 @event.listens_for(Engine, "handle_error")
-def _failed(context: ExceptionContext) -> None:
-    connection = context.connection
-    seen = None if connection is None else _SEEN.get(connection)
+def _failed(context: ExceptionContext) -> MissingTable | None:
+    """What is raised in place of the database's own exception, with that as its cause; None: nothing."""
+    connection, statement, error = context.connection, context.statement or "", context.original_exception
     is_of_database = context.sqlalchemy_exception is not None
-    if seen is None or not is_of_database or context.is_disconnect:  # lost, and the transaction with it
-        return
-    assert connection is not None
-    driver, error = connection.connection.driver_connection, context.original_exception
-    seen.detector.failed(
-        context.statement or "",
-        lambda: status_after_error(connection.dialect.name, driver, error, partial(on_cursor, connection)),
-    )
+    if connection is None or not is_of_database or context.is_disconnect:  # lost, and the transaction with it
+        return None
+    seen = _SEEN.get(connection)
+    if seen is not None:
+        driver = connection.connection.driver_connection
+        seen.detector.failed(
+            statement,
+            lambda: status_after_error(connection.dialect.name, driver, error, partial(on_cursor, connection)),
+        )
+    missing = missing_table(error, statement, {table.name for table in _TABLES})
+    return None if missing is None else no_table(missing, connection)
 
 
 def _asked(connection: Connection) -> Status:
