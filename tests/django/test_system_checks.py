@@ -66,6 +66,19 @@ def test_a_mistake_in_the_setting_is_said_once_with_its_remedy(
         assert message.hint not in message.msg
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "example"),
+    [
+        ("DATABASES", "default", '["default"]'),
+        ("ANSWER_CHECKS", 0, "False"),
+        ("OPTIONS", ["timeout"], '{"timeout": 5}'),
+    ],
+)
+def test_the_remedy_shows_a_value_of_the_key_that_is_wrong(key: str, value: object, example: str) -> None:
+    with override_settings(HALFMQ={**RIGHT, key: value}):
+        assert one().hint == f'"{key}": {example}'
+
+
 def test_an_alias_that_is_no_database_is_said_once() -> None:
     with override_settings(HALFMQ={**RIGHT, "DATABASES": ["default", "orders", "orders"]}):
         message = one()

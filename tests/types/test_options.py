@@ -163,6 +163,17 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant(name: str) -> 
     assert f"{type(raised.value).__module__}.{type(raised.value).__qualname__}" == "halfmq.errors.UsageError"
 
 
+def test_a_function_of_a_test_in_its_place_takes_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = AsyncClient.prepare
+
+    async def noted(client: AsyncClient, *given: Any, **named: Any) -> Any:
+        return await real(client, *given, **named)
+
+    monkeypatch.setattr(AsyncClient, "prepare", noted)
+    with pytest.raises(UsageError, match="the client is not open"):
+        finished(AsyncClient("rocketmq://127.0.0.1:9876").prepare([], tx_id="T", comment="x"))
+
+
 def test_the_refusal_of_an_option_can_be_pickled() -> None:
     with pytest.raises(UsageError) as raised:
         Client("rocketmq://127.0.0.1:9876", timout=3)  # type: ignore[call-arg]

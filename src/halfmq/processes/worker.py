@@ -48,7 +48,7 @@ class Worker:
         if port is not None:
             from halfmq.processes.http_port import HttpPort  # its library is needed for the option only
 
-            http = HttpPort({"/healthz": self._alive, "/readyz": self._ready})
+            http = HttpPort({"/healthz": self._alive, "/readyz": self._ready}, "--health-port")
             log.info("http://%s/healthz and /readyz", await http.start(host, port))
         try:
             await self._until_stopped(wait, concurrency)
