@@ -10,7 +10,6 @@ from django.core.management.base import BaseCommand, CommandError
 from halfmq.client.sync import Client
 from halfmq.django.command_line import add_databases, databases_of, reported, seconds
 from halfmq.django.configuration import Configuration
-from halfmq.django.database import require_tables
 from halfmq.django.pruning import KINDS, Kind
 from halfmq.sql.rules.table_identity import PRUNE_AGE_MIN_S
 
@@ -40,11 +39,8 @@ class Command(BaseCommand):
             raise CommandError("name at least one age: --markers SPAN, --inbox SPAN or --outbox SPAN", returncode=2)
         if ages_s.get("markers", PRUNE_AGE_MIN_S) < PRUNE_AGE_MIN_S:
             raise CommandError(f"--markers is less than {PRUNE_AGE_MIN_S:.0f} seconds", returncode=2)
-        with reported() as wanted:
-            databases = databases_of(wanted, options)
-            require_tables(databases)
         with reported() as wanted, _client(wanted, is_asked="markers" in ages_s) as client:
-            for using in databases:
+            for using in databases_of(wanted, options):
                 for name, age_s in ages_s.items():
                     undecided = _nobody if client is None else client.undecided
                     if options["dry_run"]:
