@@ -105,9 +105,6 @@ def test_a_database_that_is_away_does_not_keep_a_worker_from_starting(
     assert "cannot be asked for the tables of halfmq: no route to host" in caplog.text
 
 
-def test_a_worker_without_inbox_and_checks_needs_no_table() -> None:
-    wanted = configuration()._replace(answers_checks=False)
-    made = consumers.Registered(print, "orders", "billing", None, None, {})
-    assert consumers.databases_of(wanted, [made]) == []
-    assert consumers.databases_of(wanted, [made._replace(inbox=consumers.Inbox("other"))]) == ["other"]
-    assert consumers.databases_of(wanted._replace(answers_checks=True), [made]) == ["default"]
+def test_a_worker_needs_the_tables_of_its_inboxes() -> None:
+    without = consumers.Registered(print, "orders", "billing", None, None, {})
+    assert consumers.databases_of([without, without._replace(inbox=consumers.Inbox("other"))]) == ["other"]

@@ -91,12 +91,9 @@ def registered(groups: Collection[str] = ()) -> list[Registered]:
     return [one for one in _registered if not groups or one.group in groups]
 
 
-def databases_of(wanted: Configuration, consumers: Sequence[Registered]) -> list[str]:
-    """Where a worker of these consumers needs the tables: for their inboxes, and for the checks that it answers."""
-    return [
-        *(wanted.databases if wanted.answers_checks else ()),
-        *(one.inbox.using for one in consumers if one.inbox is not None),
-    ]
+def databases_of(consumers: Sequence[Registered]) -> list[str]:
+    """Where a worker of these consumers needs the tables: for inboxes. A project that sends no transactions is asked for no checks."""
+    return [one.inbox.using for one in consumers if one.inbox is not None]
 
 
 def app_of(wanted: Configuration, consumers: Sequence[Registered], **options: Any) -> App:

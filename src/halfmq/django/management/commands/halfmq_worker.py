@@ -71,7 +71,7 @@ class Command(BaseCommand):
                     f"there are no consumers{of}: decorate a function in {MODULE}.py of an application with @mq.consumer",
                     returncode=2,
                 )
-            require_tables(databases_of(wanted, consumers))
+            require_tables(databases_of(consumers))
             app = app_of(wanted, consumers, shutdown_grace=options["shutdown_grace"])
             begin_to_answer()
             worker = Worker(app, logging.shutdown)
