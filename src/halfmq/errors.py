@@ -40,6 +40,13 @@ class MessageTooLarge(UsageError):
     code = "message-too-large"
 
 
+class MissingTable(UsageError):
+    """A table of halfmq is not in the database; create it. The transaction that needed it is rolled back. A message whose handler raises
+    this is not used up: it is handled again when the table is there."""
+
+    code = "missing-table"
+
+
 class UnsupportedCombination(UsageError):
     """Each option is valid, but they cannot be used together."""
 

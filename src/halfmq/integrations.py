@@ -7,7 +7,14 @@ other names of halfmq may change in each; ``tests/architecture/test_packages.py`
 
 from typing import TYPE_CHECKING, Any
 
-from halfmq.client.arguments import ClientOptions, PrepareOptions, StartFrom, checked_count, checked_seconds
+from halfmq.client.arguments import (
+    ClientOptions,
+    PrepareOptions,
+    StartFrom,
+    checked_count,
+    checked_seconds,
+    refuse_misspelt,
+)
 from halfmq.client.async_client import REQUEST_TIMEOUT_S, AsyncClient
 from halfmq.client.consumer import Consumer, ConsumerSpec
 from halfmq.client.delivery import Handlers, work
@@ -48,6 +55,7 @@ __all__ = [
     "join_options",
     "parse_url",
     "process_ids",
+    "refuse_misspelt",
     "work",
 ]
 

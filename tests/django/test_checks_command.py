@@ -64,7 +64,10 @@ def test_it_settles_what_killed_processes_have_left(served: Served, databases: d
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_without_a_broker(number: int, databases: dict[str, Any], tmp_path: Path) -> None:
-    with running(Project(databases, "rocketmq://127.0.0.1:1", tmp_path / "log")) as process:
+    project = Project(databases, "rocketmq://127.0.0.1:1", tmp_path / "log")
+    for using in databases:
+        project.manage("migrate", "--verbosity", "0", "--database", using)
+    with running(project) as process:
         assert ended_by(process, number) == 0
 
 

@@ -1,6 +1,7 @@
 """What `manage.py check` says: each mistake in the setting HALFMQ and each missing table once, before a request meets it."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -8,7 +9,6 @@ import pytest
 from django.conf import settings
 from django.core.checks import CheckMessage, run_checks
 from django.db import connections
-from django.db.migrations.recorder import MigrationRecorder
 from django.test import override_settings
 
 from halfmq import django as mq
@@ -66,6 +66,19 @@ def test_a_mistake_in_the_setting_is_said_once_with_its_remedy(
         assert message.hint not in message.msg
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "example"),
+    [
+        ("DATABASES", "default", '["default"]'),
+        ("ANSWER_CHECKS", 0, "False"),
+        ("OPTIONS", ["timeout"], '{"timeout": 5}'),
+    ],
+)
+def test_the_remedy_shows_a_value_of_the_key_that_is_wrong(key: str, value: object, example: str) -> None:
+    with override_settings(HALFMQ={**RIGHT, key: value}):
+        assert one().hint == f'"{key}": {example}'
+
+
 def test_an_alias_that_is_no_database_is_said_once() -> None:
     with override_settings(HALFMQ={**RIGHT, "DATABASES": ["default", "orders", "orders"]}):
         message = one()
@@ -89,17 +102,22 @@ def test_a_database_without_tables_of_halfmq_is_an_error(other: dict[str, Any]) 
 
 
 def test_a_missing_table_is_a_warning_for_the_databases_that_django_asks_about(
-    other: dict[str, Any], tmp_path: Path
+    other: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other["NAME"] = str(tmp_path / "other.db")
     with override_settings(HALFMQ={**RIGHT, "DATABASES": ["other"]}):
-        assert said("other") == [], "nothing is in it: Django asks before the first migrate, too"
-        MigrationRecorder(connections["other"]).ensure_schema()
         message = one("other", "default")
         assert said("default") == []
+        with connections["other"].cursor() as cursor:
+            cursor.execute("CREATE TABLE mq_tx (tx_id TEXT)")
+        some = one("other")
+        monkeypatch.setattr(sys, "argv", ["manage.py", "migrate", "--database", "other"])
+        assert said("other") == [], "it is about to create them"
     connections["other"].close()
     del connections["other"]
-    assert (message.id, message.msg) == ("halfmq.W001", "there is no table mq_tx in database 'other'")
+    missing = "mq_inbox, mq_outbox, mq_outbox_lane in database 'other'"
+    assert (message.id, message.msg) == ("halfmq.W001", f"there is no table mq_tx, {missing}")
+    assert (some.id, some.msg) == ("halfmq.W001", f"there is no table {missing}")
     assert message.hint == "manage.py migrate halfmq --database other"
 
 
@@ -118,8 +136,10 @@ def test_manage_py_check_says_each_message_once(tmp_path: Path) -> None:
         name: {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / name)} for name in ("default", "other")
     }
     project = Project(databases, "rocketmq://127.0.0.1:1", tmp_path / "log")
+    assert project.manage("check", "--database", "default").count("halfmq.W001") == 1, "also before the first migrate"
+    project.manage("check", "--database", "default", "--fail-level", "WARNING", status=1)
     for using in databases:
-        assert "W001" not in project.manage("migrate", "--database", using), "nothing was there to warn of"
+        assert "W001" not in project.manage("migrate", "--database", using), "it is about to create them"
         project.manage("migrate", "halfmq", "zero", "--verbosity", "0", "--database", using)
     shown = project.manage("check", "--database", "default", "--database", "other")
     assert re.findall(r"\((halfmq\.\w+)\).* in database '(\w+)'", shown) == [

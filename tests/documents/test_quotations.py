@@ -33,6 +33,7 @@ _OTHERS: Final = {
     "CREATE TABLE ... USING halfmq": "SQL",
     "tx_id LIKE '#%'": "SQL",
     "synchronous_commit = on": "PostgreSQL",
+    "database is locked": "SQLite",
     "innodb_flush_log_at_trx_commit = 1": "MariaDB",
     'new TransactionMQProducer("shop", List.of("orders"))': "Java",
     "System.nanoTime() / 1000": "Java",

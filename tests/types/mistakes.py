@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from halfmq import App, AsyncClient, Branch, Client, Message, Outcome, Retry, Transaction, TransactionListener
+from halfmq import django as mq
 from halfmq.relay.rabbitmq import RabbitMqPublisher
 from halfmq.sql import Barrier, Inbox, MarkerTable, Outbox
 from halfmq.testing import Broker, crash
@@ -150,6 +151,21 @@ class Listener(TransactionListener):
 
     def check(self, message: Message) -> bool:  # wrong
         return message.key is not None
+
+
+def option_of_atomic() -> None:
+    mq.atomic(durable=False, timeout=3)
+    mq.atomic(durabl=True)  # wrong
+
+
+def option_of_send_on_commit() -> None:
+    mq.send_on_commit("orders", {"id": 7}, key=7)
+    mq.send_on_commit("orders", {"id": 7}, ky=7)  # wrong
+
+
+def option_of_transaction(client: Client, session: Session, markers: MarkerTable) -> None:
+    client.transaction(session, markers=markers, timeout=3)
+    client.transaction(session, markers=markers, timout=3)  # wrong
 
 
 # --- decorated functions ----------------------------------------------------------------------------------------------

@@ -11,7 +11,14 @@ from faststream import AckPolicy, BaseMiddleware, Depends, FastStream
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage, StopConsume
 from pydantic import BaseModel
 
-from faststream_halfmq import HalfmqBroker, HalfmqMessage, HalfmqResponse, HalfmqRoute, HalfmqRouter
+from faststream_halfmq import (
+    HalfmqBroker,
+    HalfmqMessage,
+    HalfmqPublisherArgs,
+    HalfmqResponse,
+    HalfmqRoute,
+    HalfmqRouter,
+)
 from faststream_halfmq.annotations import Client
 from faststream_halfmq.annotations import HalfmqMessage as TheMessage
 from halfmq import Retry, UsageError
@@ -507,6 +514,24 @@ def test_a_policy_that_is_none_is_refused_where_it_is_written(what: str) -> None
     with pytest.raises(UsageError, match="ack_policy='NACK' is no AckPolicy") as raised:
         made[what](ack_policy="NACK")
     assert raised.value.hint == "ack_policy=AckPolicy.NACK_ON_ERROR"
+
+
+async def handle(number: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("HalfmqBroker", lambda **wrong: HalfmqBroker("rocketmq://127.0.0.1:9876", **wrong)),
+        ("HalfmqRoute", lambda **wrong: HalfmqRoute(handle, "orders", **wrong)),
+        ("HalfmqPublisherArgs", lambda **wrong: HalfmqPublisherArgs("orders", **wrong)),
+    ],
+)
+def test_an_unknown_option_is_refused_by_what_was_called(name: str, make: Any) -> None:
+    with pytest.raises(
+        UsageError, match=rf"^{name} got an unexpected option 'descripton'; did you mean 'description'\?"
+    ):
+        make(descripton="x")
 
 
 async def test_a_subscriber_without_any_group_is_refused_at_the_start(halfmq_url: str) -> None:

@@ -65,20 +65,31 @@ def _failed(commands: Commands, what: str, error: Exception | SystemExit) -> NoR
     commands.fail(f"{what} failed: {type(error).__name__}: {error}", ExitStatus.FAILED)
 
 
-def load_app(commands: Commands, target: str) -> App:
-    """The ``App`` at ``target``, or the one that the function at ``target`` makes, which is called without arguments.
+def load_made(commands: Commands, target: str) -> Any:
+    """The object at ``target``, or what the function at ``target`` makes, which is called without arguments.
 
     Raises:
-        typer.Exit: as ``load``, or it is something else.
+        typer.Exit: as ``load``, or the function has failed.
     """
     found = load(commands, target)
-    if inspect.isroutine(found):
-        try:
-            found = found()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the application's own
-            _failed(commands, f"calling {target}", error)
-        if inspect.iscoroutine(found):
-            found.close()
+    if not inspect.isroutine(found):
+        return found
+    try:
+        made = found()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the application's own
+        _failed(commands, f"calling {target}", error)
+    if inspect.iscoroutine(made):
+        made.close()
+    return made
+
+
+def load_app(commands: Commands, target: str) -> App:
+    """The ``App`` that ``load_made`` finds.
+
+    Raises:
+        typer.Exit: as there, or it is something else.
+    """
+    found = load_made(commands, target)
     if not isinstance(found, App):
         commands.fail(f"{target} is not a halfmq.App, but of type {type(found).__name__}", ExitStatus.USAGE)
     return found

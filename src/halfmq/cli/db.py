@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from halfmq.cli import output
-from halfmq.cli.application import load
+from halfmq.cli.application import load_made
 from halfmq.cli.exit_status import ExitStatus
 from halfmq.cli.requests import TIMEOUT_S, Commands, Timeout
 from halfmq.client.app import App
@@ -30,7 +30,8 @@ _Target = Annotated[
     str,
     typer.Argument(
         metavar="MODULE:NAME",
-        help="A MetaData (or declarative base) in which tables of halfmq are declared, or a halfmq.App that uses them.",
+        help="A MetaData (or declarative base) in which tables of halfmq are declared, or a halfmq.App that uses them; or a function "
+        "without arguments that makes one.",
     ),
 ]
 _DatabaseUrl = Annotated[
@@ -53,7 +54,7 @@ class _Found(NamedTuple):
 
 
 def _found(target: str) -> _Found:
-    found = load(_COMMANDS, target)
+    found = load_made(_COMMANDS, target)
     its_app = found if isinstance(found, App) else None
     with _COMMANDS.reported():
         from halfmq.sql.alchemy.declared import declared_in, metadata_of

@@ -36,18 +36,20 @@ from typing import (
 
 from halfmq.client.app_run import AppRun, RegisteredConsumer
 from halfmq.client.arguments import (
+    AppOptions,
     ConnectOptions,
     ConsumerOptions,
     Notes,
     RelayOptions,
     StartFrom,
+    TccOptions,
     check_marker_table,
     check_outbox,
     checked_count,
     checked_seconds,
     checked_text,
     note_pairs,
-    refuse_unknown,
+    refuse_misspelt,
 )
 from halfmq.client.async_client import CHECKS, TCC_TIMEOUT_S, AsyncClient, environment
 from halfmq.client.consumer import ConsumerSpec
@@ -65,7 +67,6 @@ from halfmq.client.user_code import RunBlocking, Threads, call
 from halfmq.errors import UnsupportedCombination, UsageError
 
 if TYPE_CHECKING:
-    from halfmq.client.arguments import AppOptions, TccOptions
     from halfmq.client.direct_delivery import DirectDeliveries
     from halfmq.client.transaction_block import AsyncTransaction
 
@@ -212,11 +213,7 @@ class App:
         run_blocking: RunBlocking | None = None,
         **options: Unpack[ConnectOptions],
     ) -> None:
-        refuse_unknown(
-            options,
-            [*ConnectOptions.__annotations__, "group", "checks", "sessions", "retry", "shutdown_grace", "run_blocking"],
-            "App",
-        )
+        refuse_misspelt(options, App.__init__)
         self._retry = checked_retry(retry, None)
         self._shutdown_grace_s = checked_seconds(shutdown_grace, "shutdown_grace", zero=True)
         self._client = AsyncClient(url, group=group, checks=checks, run_blocking=run_blocking, **options)
@@ -224,7 +221,8 @@ class App:
         self._consumers: list[RegisteredConsumer] = []
         self._transactions: dict[str, TransactionFunction[..., Any]] = {}
         self._listeners: dict[str, TransactionListener] = {}
-        self._markers: list[MarkerTable] = []
+        #: With the sessions with which checks are answered from it.
+        self._markers: dict[MarkerTable, Callable[[], Any] | None] = {}
         self._relays: list[RelaySpec] = []
         self._published: list[Published] = []
         #: While a block of ``run`` is open.
@@ -234,8 +232,9 @@ class App:
         self.run_blocking: RunBlocking = run_blocking or self._threads
 
     @classmethod
-    def from_env(cls, **options: "Unpack[AppOptions]") -> "App":
+    def from_env(cls, **options: Unpack[AppOptions]) -> "App":
         """Make an app from HALFMQ_URL (or RocketMQ's NAMESRV_ADDR) and HALFMQ_GROUP; see ``AsyncClient.from_env``."""
+        refuse_misspelt(options, App.from_env)
         return cls(*environment(options), **options)
 
     def client(self) -> AsyncClient:
@@ -255,6 +254,7 @@ class App:
             UsageError: the name is taken, or the function does not have the shape.
         """
 
+        refuse_misspelt(notes, App.transaction)
         note_pairs(**notes)
 
         def decorate(function: Callable[..., Any]) -> TransactionFunction[..., Any]:
@@ -304,8 +304,9 @@ class App:
 
     def answer_checks(self, markers: MarkerTable, sessions: Callable[[], Any] | None = None) -> None:
         """See ``AsyncClient.answer_checks``; ``sessions`` defaults to the app's."""
-        self._client.answer_checks(markers, cast(Any, self._sessions if sessions is None else sessions))
-        self._markers.append(markers)
+        opener = self._sessions if sessions is None else sessions
+        self._client.answer_checks(markers, cast(Any, opener))
+        self._markers[markers] = opener
 
     def tcc(
         self,
@@ -313,20 +314,21 @@ class App:
         *,
         markers: AsyncMarkerTable[_Session] | None = None,
         timeout: float = TCC_TIMEOUT_S,
-        **options: "Unpack[TccOptions]",
+        **options: Unpack[TccOptions],
     ) -> AsyncTcc:
         """See ``AsyncClient.tcc``. ``markers`` defaults to the table of ``answer_checks``.
 
         Raises:
             UsageError: as there; or the app has no marker table, or several.
         """
+        refuse_misspelt(options, App.tcc)
         if markers is None:
             if len(self._markers) != 1:
                 raise UsageError(
                     f"the app answers checks from {len(self._markers)} marker tables",
                     hint="app.tcc(session, markers=markers)",
                 )
-            markers = cast(AsyncMarkerTable[_Session], self._markers[0])
+            markers = cast(AsyncMarkerTable[_Session], next(iter(self._markers)))
         return self._client.tcc(session, markers=markers, timeout=timeout, **options)
 
     # --- consumers ------------------------------------------------------------------------------------------------
@@ -487,8 +489,8 @@ class App:
         Raises:
             UsageError: not an outbox, one that has a relay already, or no sessions.
         """
+        refuse_misspelt(options, App.relay)
         check_outbox(outbox)
-        refuse_unknown(options, RelayOptions.__annotations__, "App.relay")
         opener: Any = self._sessions if sessions is None else sessions
         if opener is None:
             raise UsageError("the relay has no sessions", hint="App(..., sessions=sessionmaker(engine))")
@@ -502,6 +504,7 @@ class App:
         Raises:
             UsageError: an argument is wrong, or the sessions have no engine.
         """
+        refuse_misspelt(options, App.relays)
         return [
             spec.outbox.bind_relay(self._client, spec.sessions, to=spec.to, **{**spec.options, **options})
             for spec in self._relays
@@ -556,14 +559,18 @@ class App:
 
     def declared(self) -> list[Any]:
         """Marker tables, inboxes, barriers and outboxes that the app uses, each once."""
-        used = [
-            *self._markers,
-            *(one.inbox for one in self._consumers if one.inbox),
-            *(one.barrier for one in self._consumers if one.barrier),
-            *(one.outbox for one in self._consumers if one.outbox),
-            *(one.outbox for one in self._relays),
+        used = [one for one, _ in self.served_from()]
+        return list({id(one): one for one in [*used, *(one.outbox for one in self._relays)]}.values())
+
+    def served_from(self) -> list[tuple[Any, Callable[[], Any] | None]]:
+        """What its checks and its consumers need in databases, with the sessions of each."""
+        of_consumers = [
+            (part, one.sessions)
+            for one in self._consumers
+            for part in (one.inbox, one.barrier, one.outbox)
+            if part is not None
         ]
-        return list({id(one): one for one in used}.values())
+        return [*self._markers.items(), *of_consumers]
 
     # --- tests ----------------------------------------------------------------------------------------------------
 

@@ -6,10 +6,12 @@ Notes are what an application says of a transaction to whoever may have to decid
 properties of each half message and decide nothing: ``halfmq tx`` and the check function show them.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from halfmq import limits
 from halfmq.client.outcome import Outcome
@@ -244,7 +246,14 @@ StartFrom = Literal["earliest", "latest"] | datetime
 
 
 class _UnknownOption(UsageError, TypeError):
-    """Also a TypeError, as Python raises for an argument that a function does not have."""
+    """Also a TypeError, as Python raises for an argument that a function does not have. Shown by the name that users can import."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UsageError, (str(self),)
+
+
+_UnknownOption.__module__, _UnknownOption.__qualname__ = UsageError.__module__, UsageError.__qualname__
+_UnknownOption.__name__ = UsageError.__name__
 
 
 def refuse_unknown(given: Mapping[str, object], known: Collection[str], call: str) -> None:
@@ -258,8 +267,34 @@ def refuse_unknown(given: Mapping[str, object], known: Collection[str], call: st
             from difflib import get_close_matches
 
             nearest = get_close_matches(name, known, 1)
-            meant = f"; did you mean {nearest[0]!r}?" if nearest else f"; it has {', '.join(sorted(known))}"
+            meant = f"; did you mean {nearest[0]!r}?" if nearest else f"; it has {', '.join(sorted(known)) or 'none'}"
             raise _UnknownOption(f"{call} got an unexpected option {name!r}{meant}")
+
+
+def refuse_misspelt(given: Mapping[str, object], function: Callable[..., object], call: str = "") -> None:
+    """The rule for ``**options`` of a public ``function``, which calls this first: it has the names that it spells out, and those of the
+    ``TypedDict`` that it unpacks. ``call``: the name of another function with the same arguments, which the user has called.
+
+    Raises:
+        UsageError: as ``refuse_unknown``.
+    """
+    known = _keywords(function)
+    if known is not None and not given.keys() <= known:
+        refuse_unknown(given, known, call or function.__qualname__.removesuffix(".__init__"))
+
+
+@cache
+def _keywords(function: Callable[..., object]) -> frozenset[str] | None:
+    """The names of all arguments that can be given by name. None: any, since a test has put something else in its place."""
+    known: set[str] = set()
+    for one in inspect.signature(function).parameters.values():
+        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+            known.add(one.name)
+        elif one.kind is one.VAR_KEYWORD:
+            if not (options := get_args(one.annotation)):
+                return None
+            known.update(options[0].__annotations__)
+    return frozenset(known - {"self", "cls"})
 
 
 def note_pairs(advice: object = None, comment: object = "") -> list[tuple[str, str]]:

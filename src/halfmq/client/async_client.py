@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 from halfmq import limits
 from halfmq.client import forks
 from halfmq.client.arguments import (
+    BlockOptions,
+    EnvironmentOptions,
     Notes,
+    RelayOptions,
     check_marker_table,
     check_outbox,
     checked_count,
@@ -26,6 +29,7 @@ from halfmq.client.arguments import (
     checked_timeout,
     checked_transaction_id,
     note_pairs,
+    refuse_misspelt,
 )
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.connection_pool import CONNECT_TIMEOUT_S, PROBE_TIMEOUT_S, ConnectionPool
@@ -53,7 +57,7 @@ from halfmq.wire.remoting.header import Request
 if TYPE_CHECKING:
     from contextvars import Context as Variables
 
-    from halfmq.client.arguments import BlockOptions, EnvironmentOptions, RelayOptions, StartFrom
+    from halfmq.client.arguments import StartFrom
 
     # Loaded with the first consumer or transaction: a service that only sends does not pay for them at its start.
     from halfmq.client.check_listener import CheckListener
@@ -175,12 +179,13 @@ class AsyncClient:
         self._finding: asyncio.Task[None] | None = None
 
     @classmethod
-    def from_env(cls, **options: "Unpack[EnvironmentOptions]") -> Self:
+    def from_env(cls, **options: Unpack[EnvironmentOptions]) -> Self:
         """Make a client from HALFMQ_URL (or RocketMQ's NAMESRV_ADDR) and HALFMQ_GROUP; ``options`` take precedence.
 
         Raises:
             UsageError: neither address is set.
         """
+        refuse_misspelt(options, AsyncClient.from_env)
         return cls(*environment(options), **options)
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -645,6 +650,7 @@ class AsyncClient:
 
         Raises: see ``Transactions.prepare``.
         """
+        refuse_misspelt(notes, AsyncClient.prepare)
         context = self._here()
         checked_timeout(timeout)
         await context.answered(timeout)
@@ -739,6 +745,7 @@ class AsyncClient:
             ConnectError: no broker answers (see ``is_ready``); nothing was done. Also when the block is entered: it tries to connect first,
                 for at most 0.25 s, so that the first block after the broker's return succeeds.
         """
+        refuse_misspelt(notes, AsyncClient.begin)
         self._here()
         from halfmq.client.transaction_block import AsyncTransaction
 
@@ -801,7 +808,7 @@ class AsyncClient:
         outbox: Any = None,
         checked_elsewhere: bool = False,
         timeout: float | None = None,
-        **options: "Unpack[BlockOptions]",
+        **options: Unpack[BlockOptions],
     ) -> "AbstractAsyncContextManager[TransactionBlock]":
         """A block that commits a database session and its messages with one outcome; see ``halfmq.sql.MarkerTable``.
 
@@ -819,6 +826,7 @@ class AsyncClient:
             ConnectError: no broker answers (see ``is_ready``), and there is no ``outbox``; the session was not used. Also when the block is
                 entered, as for ``begin``.
         """
+        refuse_misspelt(options, AsyncClient.transaction)
         self._here()
         bound = self._transaction_options(markers, outbox, checked_elsewhere, timeout, **options)
         block = markers.bind_async(self, session, **bound)
@@ -854,7 +862,7 @@ class AsyncClient:
         markers: "AsyncMarkerTable[_Session]",
         timeout: float = TCC_TIMEOUT_S,
         checked_elsewhere: bool = False,
-        **options: "Unpack[BlockOptions]",
+        **options: Unpack[BlockOptions],
     ) -> "AsyncTcc":
         """A block that tries at other services, and confirms all of them if and only if ``session`` commits; see ``halfmq.client.tcc``.
 
@@ -867,6 +875,7 @@ class AsyncClient:
 
         Raises: as ``transaction``. At its end: TransactionRefused: it took longer than ``timeout``; the session is rolled back.
         """
+        refuse_misspelt(options, AsyncClient.tcc)
         self._here()
         from halfmq.client.tcc import TIMEOUT_MAX_S, AsyncTcc
 
@@ -922,7 +931,7 @@ class AsyncClient:
         sessions: _Sessions,
         *,
         to: _To | None = None,
-        **options: "Unpack[RelayOptions]",
+        **options: Unpack[RelayOptions],
     ) -> "AbstractAsyncContextManager[RunningRelay]":
         """Publish the rows of a ``halfmq.sql.Outbox`` while the block is open: ``async with mq.relay(outbox, sessions): ...``.
 
@@ -936,6 +945,7 @@ class AsyncClient:
         Raises:
             UsageError: an argument is wrong, the tables do not exist, or the client has no group and there is no ``to``.
         """
+        refuse_misspelt(options, AsyncClient.relay)
         self._here()
         check_outbox(outbox)
         return outbox.bind_relay(self, sessions, to=to, **options).running()
@@ -967,6 +977,7 @@ class AsyncClient:
             BaseException: of ``execute``, unchanged. The check decides, since the local COMMIT may have succeeded without
                 a response.
         """
+        refuse_misspelt(notes, AsyncClient.send_in_transaction)
         from halfmq.client.transaction_block import send_by_listener
 
         if tx_id != "":

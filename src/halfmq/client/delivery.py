@@ -1,6 +1,7 @@
 """What a worker of an ``App`` does with one delivery: it is handled, and then acknowledged, handed back, compensated or a dead letter."""
 
 import asyncio
+import time
 from typing import Final, NamedTuple
 
 from halfmq.client.consumer import Consumer
@@ -11,7 +12,8 @@ from halfmq.client.message import DeadCalls, Message
 from halfmq.client.participant import Participant
 from halfmq.client.retry_policy import NotDecoded
 from halfmq.client.user_code import is_our_cancellation
-from halfmq.errors import HalfmqError
+from halfmq.errors import HalfmqError, MissingTable
+from halfmq.runtime.log_throttle import LogThrottle
 
 #: Calls of ``on_dead`` that count before its message is a dead letter. The pauses between them are those of ``pause_s``, together half a
 #: minute: a database that restarts, or a connection that is lost, leaves no message uncompensated. What a broker could do later does not
@@ -19,6 +21,9 @@ from halfmq.errors import HalfmqError
 DEAD_CALLS: Final = 6
 #: For the log, which says it together with why: once for each message.
 _DEAD: Final = "goes to the dead-letter queue"
+#: How long a message waits in this process whose handler needs a table of halfmq that is not there, seconds.
+MISSING_TABLE_PAUSE_S: Final = 5.0
+_missing_tables: Final = LogThrottle(time.monotonic, rest_s=60.0)
 
 
 class Handlers(NamedTuple):
@@ -37,13 +42,19 @@ async def work(consumer: Consumer, handlers: Handlers) -> None:
 async def _work_on(consumer: Consumer, handlers: Handlers, message: Message) -> None:
     """Handle one delivery of a message, and acknowledge it or hand it back."""
     message._retry = consumer.spec.retry
-    if message._dead_calls.made:
-        await _given_up(consumer, handlers, message)
-    elif message.sharding_key is not None or handlers.dead is not None:
-        await _handle_here(consumer, handlers, message)
-    else:
-        async with message.processing():
-            await handlers.handle(message)
+    try:
+        if message._dead_calls.made:
+            await _given_up(consumer, handlers, message)
+        elif message.sharding_key is not None or handlers.dead is not None:
+            await _handle_here(consumer, handlers, message)
+        else:
+            async with message._processing(MissingTable):
+                await handlers.handle(message)
+    except MissingTable as missing:
+        # Not the message's fault, and true of all others: none is used up. When those that wait fill the prefetch buffer, no more come.
+        if number := _missing_tables.times(str(missing)):
+            log.error("%r and others wait, since %s (messages since this was last said: %d)", message, missing, number)
+        consumer.again(message, MISSING_TABLE_PAUSE_S)
 
 
 async def _given_up(consumer: Consumer, handlers: Handlers, message: Message) -> None:
@@ -63,6 +74,8 @@ async def _given_up(consumer: Consumer, handlers: Handlers, message: Message) ->
             if message._is_settled_before(error):
                 consumer.handled(message)
                 return
+            if isinstance(error, MissingTable):
+                raise
             if isinstance(error, NotDecoded):
                 log.error(
                     "on_dead cannot be called for %r, since it cannot be decoded, and it %s: %s", message, _DEAD, error
@@ -101,6 +114,10 @@ async def _handle_here(consumer: Consumer, handlers: Handlers, message: Message)
         if message._is_settled_before(error):
             consumer.handled(message)
             return
+        if isinstance(error, MissingTable):
+            if message.sharding_key is not None:
+                message._handled_here -= 1  # it counts as no attempt
+            raise
         message._failed(error)
         if message._is_given_up_after(error):
             await _given_up(consumer, handlers, message)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Protocol, TypeVar, cast
 
+from halfmq.client.arguments import refuse_misspelt
 from halfmq.client.loop_thread import loop_thread
 
 if TYPE_CHECKING:
@@ -44,7 +45,11 @@ def blocking(
 
     @like(method)
     def call(face: Face[object], *arguments: Any, **named: Any) -> _T:
-        made: Coroutine[Any, Any, _T] = getattr(face._live(), method.__name__)(*arguments, **named)
+        asynchronous = getattr(face._live(), method.__name__)
+        try:
+            made: Coroutine[Any, Any, _T] = asynchronous(*arguments, **named)
+        except TypeError as error:  # of the arguments, since nothing of a coroutine function has run yet
+            raise TypeError(str(error).replace(method.__qualname__, _called(method))) from None
         return loop_thread().run(made)
 
     return cast("Callable[Concatenate[Face[object], _P], _T]", call)
@@ -53,15 +58,25 @@ def blocking(
 def like(
     method: "Callable[Concatenate[Any, _P], object]",
 ) -> "Callable[[Callable[..., _T]], Callable[Concatenate[Any, _P], _T]]":
-    """Arguments and documentation of an asynchronous ``method`` for a blocking one that does the same by itself."""
+    """Arguments and documentation of an asynchronous ``method`` for a blocking one that does the same by itself, and is not called with
+    other arguments."""
 
     def documented(own: Callable[..., _T]) -> "Callable[Concatenate[Any, _P], _T]":
-        made = functools.update_wrapper(own, method)
-        made.__qualname__ = method.__qualname__.removeprefix("Async")
+        @functools.wraps(method)
+        def made(*arguments: Any, **named: Any) -> _T:
+            refuse_misspelt(named, method, _called(method))
+            return own(*arguments, **named)
+
+        made.__qualname__ = _called(method)
         made.__doc__ = _ONLY_ASYNC.sub("", method.__doc__ or "")
-        return made
+        return cast("Callable[Concatenate[Any, _P], _T]", made)
 
     return documented
+
+
+def _called(method: Callable[..., object]) -> str:
+    """What users call for it without asyncio."""
+    return method.__qualname__.removeprefix("Async")
 
 
 def described_by(method: Callable[..., object]) -> "Callable[[_F], _F]":

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -386,14 +386,18 @@ class Message:
         self._replies.append(reply)
         return _DONE
 
-    @asynccontextmanager
-    async def processing(self) -> AsyncIterator["Message"]:
+    def processing(self) -> AbstractAsyncContextManager["Message"]:
         """A block that calls ``ack`` at its end, and ``retry`` if it raises, or ``reject`` if the consumer's ``Retry`` says so of the
         exception. That is logged, not propagated. If the block has called one of them itself, what it raises is only logged.
 
         If the task itself is cancelled, the message stays unacknowledged and CancelledError propagates; a CancelledError from
         something that the block awaits is treated like any exception.
         """
+        return self._processing()
+
+    @asynccontextmanager
+    async def _processing(self, *raised: type[Exception]) -> AsyncIterator["Message"]:
+        """``raised``: propagated, with the message unacknowledged; the caller says what becomes of it."""
         try:
             with self._required_delivery().handling(self):
                 yield self
@@ -402,6 +406,8 @@ class Message:
                 raise
             if self._is_settled_before(error):
                 return
+            if isinstance(error, raised):
+                raise
             self._failed(error)
             if self._is_given_up_after(error):
                 await self.reject()

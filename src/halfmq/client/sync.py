@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 from halfmq.client import forks
 from halfmq.client.arguments import (
     ClientOptions,
+    EnvironmentOptions,
+    RelayOptions,
+    TccOptions,
+    TransactionOptions,
     check_marker_table,
     checked_seconds,
     checked_transaction_id,
-    refuse_unknown,
+    refuse_misspelt,
 )
 from halfmq.client.async_client import TCC_TIMEOUT_S, AsyncClient, environment
 from halfmq.client.faces import WithoutWaiting, blocking, described_by, finished, like
@@ -33,7 +37,6 @@ from halfmq.errors import UsageError
 
 if TYPE_CHECKING:
     # Loaded when they are needed, as in ``async_client``.
-    from halfmq.client.arguments import EnvironmentOptions, RelayOptions, TccOptions, TransactionOptions
     from halfmq.client.consumer import Consumer
     from halfmq.client.coordinator import BlockingCoordinator, Coordinator
     from halfmq.client.marker_table import (
@@ -83,7 +86,7 @@ class Client:
     """
 
     def __init__(self, url: str, *, group: str = "", **options: Unpack[ClientOptions]) -> None:
-        refuse_unknown(options, ClientOptions.__annotations__, "Client")
+        refuse_misspelt(options, Client.__init__)
         self._make: Callable[[], AsyncClient] = lambda: _Behind(url, group=group, **options)
         self._client: AsyncClient = self._make()
         self.group = self._client.group
@@ -93,12 +96,13 @@ class Client:
         self._made_in = forks.generation
 
     @classmethod
-    def from_env(cls, **options: "Unpack[EnvironmentOptions]") -> Self:
+    def from_env(cls, **options: Unpack[EnvironmentOptions]) -> Self:
         """Make a client from HALFMQ_URL (or RocketMQ's NAMESRV_ADDR) and HALFMQ_GROUP; ``options`` take precedence.
 
         Raises:
             UsageError: neither address is set.
         """
+        refuse_misspelt(options, Client.from_env)
         return cls(*environment(options), **options)
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -223,7 +227,7 @@ class Client:
 
     @described_by(AsyncClient.transaction)
     def transaction(
-        self, session: _Session, *, markers: "BlockingMarkerTable[_Session]", **named: "Unpack[TransactionOptions]"
+        self, session: _Session, *, markers: "BlockingMarkerTable[_Session]", **named: Unpack[TransactionOptions]
     ) -> "AbstractContextManager[TransactionBlock]":
         client = self._live()
         options = client._transaction_options(markers, **named)
@@ -245,7 +249,7 @@ class Client:
         *,
         markers: "BlockingMarkerTable[_Session]",
         timeout: float = TCC_TIMEOUT_S,
-        **named: "Unpack[TccOptions]",
+        **named: Unpack[TccOptions],
     ) -> "BlockingTcc":
         client = self._live()
         from halfmq.client.tcc import TIMEOUT_MAX_S, BlockingTcc
@@ -265,7 +269,7 @@ class Client:
         sessions: _Sessions,
         *,
         to: _To | None = None,
-        **options: "Unpack[RelayOptions]",
+        **options: Unpack[RelayOptions],
     ) -> "BlockingRelay":
         """Publish the rows of a ``halfmq.sql.Outbox`` while the block is open: ``with mq.relay(outbox, sessions): ...``.
 
@@ -280,6 +284,7 @@ class Client:
             UsageError: an argument is wrong, as sessions of asyncio are; the tables do not exist; or the client has no group and there is
                 no ``to``.
         """
+        refuse_misspelt(options, Client.relay)
         client = self._live()
         from halfmq.client.shapes import refuse_async_sessions
 

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, Unpack, overload
 
 from halfmq import limits
+from halfmq.client.arguments import MessageOptions, refuse_misspelt
 from halfmq.client.branch import CANCEL, CONFIRM, TRY, Branch
 from halfmq.client.log import log
 from halfmq.client.outgoing import OutgoingMessage, checked_topic, compose, encode_body
@@ -28,7 +29,6 @@ from halfmq.errors import BranchRefused, HalfmqError, OutcomeMixed, TransactionR
 from halfmq.model import properties as names
 
 if TYPE_CHECKING:
-    from halfmq.client.arguments import MessageOptions
     from halfmq.client.async_client import AsyncClient
     from halfmq.client.marker_table import TransactionBlock
     from halfmq.client.message import Message
@@ -211,8 +211,9 @@ class _Block:
         """After the block: the broker's receipt for COMMIT, or None if no receipt has arrived, or nothing was sent."""
         return None if self._tx is None else self._tx.receipt
 
-    def send(self, topic: str, body: object, **named: "Unpack[MessageOptions]") -> None:
+    def send(self, topic: str, body: object, **named: Unpack[MessageOptions]) -> None:
         """A further message of the transaction; arguments as for ``tx.send``."""
+        refuse_misspelt(named, _Block.send, f"{type(self).__name__}.send")
         self._opened().send(topic, body, **named)
 
     def _opened(self) -> "TransactionBlock":

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack, overload
 
 from halfmq.client import forks
-from halfmq.client.arguments import MessageOptions, Notes, note_pairs
+from halfmq.client.arguments import MessageOptions, Notes, note_pairs, refuse_misspelt
 from halfmq.client.faces import finished
 from halfmq.client.listener import listener_name
 from halfmq.client.log import log
@@ -59,6 +59,7 @@ class Transaction:
     def __init__(
         self, tx_id: str, name: str = "", *, topic: str | None = None, query_id: str = "", **notes: Unpack[Notes]
     ) -> None:
+        refuse_misspelt(notes, Transaction.__init__)
         note_pairs(**notes)
         self.id = tx_id
         #: Routes checks to the check function.

@@ -15,8 +15,12 @@
 Needs the extra ``halfmq[django]``; the tables are made by ``manage.py migrate``.
 
 Names are imported lazily: Django imports this package before its settings are ready.
+
+Raises:
+    MissingDependency: Django is not installed.
 """
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +28,11 @@ if TYPE_CHECKING:
     from halfmq.django.consumers import consumer
     from halfmq.django.outbox import send_on_commit
     from halfmq.django.process import client
+
+if find_spec("django") is None:
+    from halfmq.errors import MissingDependency
+
+    raise MissingDependency("django is not installed", hint="pip install 'halfmq[django]'")
 
 __all__ = ["atomic", "client", "consumer", "send_on_commit"]
 

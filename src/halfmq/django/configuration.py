@@ -24,12 +24,13 @@ class Configuration(NamedTuple):
     options: dict[str, Any]
 
 
-_KEYS: Final[dict[str, Any]] = {
-    "URL": str,
-    "GROUP": str,
-    "ANSWER_CHECKS": bool,
-    "DATABASES": (list, tuple),
-    "OPTIONS": dict,
+#: The type of each key, and what a value looks like.
+_KEYS: Final[dict[str, tuple[Any, str]]] = {
+    "URL": (str, _EXAMPLE),
+    "GROUP": (str, _EXAMPLE),
+    "ANSWER_CHECKS": (bool, '"ANSWER_CHECKS": False'),
+    "DATABASES": ((list, tuple), '"DATABASES": ["default"]'),
+    "OPTIONS": (dict, '"OPTIONS": {"timeout": 5}'),
 }
 
 
@@ -45,8 +46,9 @@ def configuration() -> Configuration:
     for name, value in given.items():
         if name not in _KEYS:
             raise UsageError(f"HALFMQ has an unknown key {name!r}", hint=f"one of {', '.join(_KEYS)}")
-        if not isinstance(value, _KEYS[name]):
-            raise UsageError(f"HALFMQ[{name!r}] is {type(value).__name__}", hint=_EXAMPLE)
+        kind, example = _KEYS[name]
+        if not isinstance(value, kind):
+            raise UsageError(f"HALFMQ[{name!r}] is {type(value).__name__}", hint=example)
     for name in ("URL", "GROUP"):
         if not given.get(name):
             raise UsageError(f"HALFMQ has no {name!r}", hint=_EXAMPLE)

@@ -91,6 +91,11 @@ def registered(groups: Collection[str] = ()) -> list[Registered]:
     return [one for one in _registered if not groups or one.group in groups]
 
 
+def databases_of(consumers: Sequence[Registered]) -> list[str]:
+    """Where a worker of these consumers needs the tables: for inboxes. A project that sends no transactions is asked for no checks."""
+    return [one.inbox.using for one in consumers if one.inbox is not None]
+
+
 def app_of(wanted: Configuration, consumers: Sequence[Registered], **options: Any) -> App:
     """The app of a worker. It has no producer group, so that nobody asks it for checks. ``options``: more of ``App``.
 

@@ -3,18 +3,23 @@
 Products are named as in ``sql.rules``; Django's ``vendor`` is ``mysql`` for MariaDB too, and the rules take both for the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db import Error as AnyError
 
+from halfmq.client.log import logger
+from halfmq.django.tables import TABLES
+from halfmq.errors import MissingTable
 from halfmq.sql.rules import lock_wait
 from halfmq.sql.rules.check import READ_COMMITTED
 from halfmq.sql.rules.driver_errors import CommitFailure, classify_commit_failure
 from halfmq.sql.rules.lock_wait import CONNECTION_SETTINGS, transaction_setting
 from halfmq.sql.rules.transaction_proof import Status, driver_status
+
+_log = logger(__name__)
 
 
 def connection_to(using: str) -> Any:
@@ -71,6 +76,42 @@ def table_exists(using: str, table: str) -> bool:
     connection = connections[using]
     with connection.cursor() as cursor:
         return table in connection.introspection.table_names(cursor)
+
+
+def created_by(using: str) -> str:
+    """What creates the tables of halfmq there."""
+    return f"manage.py migrate halfmq --database {using}"
+
+
+def missing_tables(using: str) -> list[str]:
+    """The tables of halfmq that the database does not have."""
+    connection = connections[using]
+    with connection.cursor() as cursor:
+        there = set(connection.introspection.table_names(cursor))
+    return [table for table in TABLES if table not in there]
+
+
+def no_table(tables: Sequence[str], using: str) -> MissingTable:
+    """That tables of halfmq are not in the database, with what creates them."""
+    return MissingTable(f"there is no table {', '.join(tables)} in {place(connections[using])}", hint=created_by(using))
+
+
+def require_tables(databases: Iterable[str]) -> None:
+    """For a process that begins to use them: all tables of halfmq are in these databases, as far as these can be asked now.
+
+    Raises:
+        MissingTable: one is not.
+    """
+    for using in dict.fromkeys(databases):
+        connection = connections[using]
+        try:
+            missing = missing_tables(using)
+        except AnyError as error:
+            _log.warning("%s cannot be asked for the tables of halfmq: %s", place(connection), error)
+            continue
+        connection.close_if_unusable_or_obsolete()  # as after a request
+        if missing:
+            raise no_table(missing, using)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ class Inbox:
     """``halfmq.client.handler.InboxPort`` of one alias. ``key``: makes the key of a message's row; without it that is the message id."""
 
     def __init__(self, using: str, key: KeyOf | None = None) -> None:
-        self._using = using
+        self.using = using
         self._key = key
 
     def once(self, _session: object, message: HasMessageId, *, group: str) -> AbstractContextManager[bool]:
@@ -45,7 +45,7 @@ class Inbox:
     def _once(self, message: HasMessageId, group: str) -> Iterator[bool]:
         row = [group, key_of(message, self._key)]
         begun_in = forks.generation
-        connection = connection_to(self._using)
+        connection = connection_to(self.using)
         is_outermost = not connection.in_atomic_block
         committed = False
 
@@ -53,12 +53,12 @@ class Inbox:
             nonlocal committed
             committed = True
 
-        atomic = transaction.atomic(using=self._using, durable=True)
+        atomic = transaction.atomic(using=self.using, durable=True)
         atomic.__enter__()
         guard = Guard(connection, is_outermost=is_outermost, block="the handler")
         try:
             # Before those of the handler: one that raises stops those behind it.
-            transaction.on_commit(on_commit, using=self._using, robust=True)
+            transaction.on_commit(on_commit, using=self.using, robust=True)
             is_first = self._claim(connection, row)
             if is_first:
                 guard.start()
@@ -87,7 +87,7 @@ class Inbox:
                 cursor.execute(f"{_INSERT} ON CONFLICT DO NOTHING", values)
                 return bool(cursor.rowcount == 1)
         try:  # INSERT IGNORE would hide other errors as well
-            with transaction.atomic(using=self._using), connection.cursor() as cursor:
+            with transaction.atomic(using=self.using), connection.cursor() as cursor:
                 cursor.execute(_INSERT, values)
         except IntegrityError:
             return False

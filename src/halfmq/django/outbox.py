@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from django.db import DEFAULT_DB_ALIAS
 from django.db.models.expressions import RawSQL
 
-from halfmq.client.arguments import MessageOptions
+from halfmq.client.arguments import MessageOptions, refuse_misspelt
 from halfmq.client.outgoing import compose
 from halfmq.client.unique_ids import process_ids
 from halfmq.django.configuration import configuration
@@ -37,6 +37,7 @@ def send_on_commit(topic: str, body: object, *, using: str | None = None, **opti
             which is not in ``HALFMQ["DATABASES"]``. Nothing was written.
         django.db.Error: the database's own; the transaction is as after any failed statement.
     """
+    refuse_misspelt(options, send_on_commit)
     using = using or DEFAULT_DB_ALIAS
     message = compose(topic, body, **options)
     if using not in (known := configuration().databases):

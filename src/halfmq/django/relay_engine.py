@@ -7,8 +7,9 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 from sqlalchemy import URL, Engine, create_engine
 
-from halfmq.django.database import connection_to
+from halfmq.django.database import connection_to, created_by
 from halfmq.errors import UnsupportedCombination
+from halfmq.sql.alchemy.errors import CREATED_BY
 
 
 def engine_of(using: str) -> Engine:
@@ -26,7 +27,7 @@ def engine_of(using: str) -> Engine:
         port=int(values["PORT"]) if values["PORT"] else None,
         database=str(values["NAME"]),
     )
-    return create_engine(url, creator=lambda: _connect(connection))
+    return create_engine(url, creator=lambda: _connect(connection), execution_options={CREATED_BY: created_by(using)})
 
 
 def _driver_name(connection: BaseDatabaseWrapper) -> str:

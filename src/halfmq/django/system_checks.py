@@ -1,5 +1,6 @@
 """What `manage.py check` says about the setting HALFMQ, and with ``--database`` about the tables."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,9 +8,9 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, register
 
 from halfmq.django.configuration import configuration
-from halfmq.django.database import table_exists
+from halfmq.django.database import created_by, missing_tables
 from halfmq.django.process import make_client
-from halfmq.django.tables import MARKERS_TABLE, VENDORS
+from halfmq.django.tables import VENDORS
 from halfmq.errors import UsageError
 
 
@@ -48,10 +49,9 @@ def _wrong(error: UsageError | TypeError, where: str = "") -> CheckMessage:
 
 @register(Tags.database)
 def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """The tables exist. Django asks with `manage.py check --database default`, and before `migrate`: in an empty database they are missing
-    with all others, which is worth no warning."""
-    from django.db.migrations.recorder import MigrationRecorder
-
+    """The tables exist. Django asks with `manage.py check --database default`, and before `manage.py migrate`: that creates them,
+    and is told nothing. An Error would keep it from what is to be done. Django itself tells checks of no difference between the two.
+    """
     from halfmq.django.database import connection_to
 
     try:
@@ -63,14 +63,19 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[Check
         vendor = connection_to(using).vendor
         if vendor not in VENDORS:
             found.append(Error(f"halfmq has no tables for {vendor}", id="halfmq.E004"))
-        elif table_exists(using, MigrationRecorder.Migration._meta.db_table) and not table_exists(using, MARKERS_TABLE):
+        elif not _is_migrate() and (missing := missing_tables(using)):
             from django.core.checks import Warning as Warned
 
             found.append(
                 Warned(
-                    f"there is no table {MARKERS_TABLE} in database {using!r}",
-                    hint=f"manage.py migrate halfmq --database {using}",
+                    f"there is no table {', '.join(missing)} in database {using!r}",
+                    hint=created_by(using),
                     id="halfmq.W001",
                 )
             )
     return found
+
+
+def _is_migrate() -> bool:
+    """Whether this process is `manage.py migrate`, or `django-admin migrate`. ``call_command`` checks nothing unless it is told to."""
+    return sys.argv[1:2] == ["migrate"]

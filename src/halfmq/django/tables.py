@@ -11,6 +11,8 @@ MARKERS_TABLE: Final = "mq_tx"
 INBOX_TABLE: Final = "mq_inbox"
 OUTBOX_TABLE: Final = "mq_outbox"
 LANES_TABLE: Final = "mq_outbox_lane"
+#: All of them, in the order in which they are created.
+TABLES: Final = (MARKERS_TABLE, INBOX_TABLE, OUTBOX_TABLE, LANES_TABLE)
 
 #: {exact}: binary comparison of text; {rows}: how a table is stored whose key is text; {seq}, {bytes}, {body}: types of columns.
 _TABLES: Final = (

@@ -3,6 +3,8 @@
 As ``sql.rules.transaction_end`` says. Django tells nobody that a transaction begins. What changes with each is the list of its functions of
 ``on_commit``, which changes as well when a savepoint is rolled back; a function that does nothing, and that Django then keeps, tells these
 apart.
+
+It is also where a table of halfmq is seen to be missing, whoever needs it.
 """
 
 import re
@@ -13,8 +15,9 @@ from django.db import Error as AnyError
 from django.db import connections
 from django.db.backends.signals import connection_created
 
-from halfmq.django.database import status, text_of
-from halfmq.django.tables import INBOX_TABLE, MARKERS_TABLE, OUTBOX_TABLE
+from halfmq.django.database import no_table, status, text_of
+from halfmq.django.tables import INBOX_TABLE, MARKERS_TABLE, OUTBOX_TABLE, TABLES
+from halfmq.sql.rules.driver_errors import missing_table
 from halfmq.sql.rules.statements import Effect, read
 from halfmq.sql.rules.transaction_end import EndDetector, asked_status, refuse_ended, status_after_error
 
@@ -51,8 +54,20 @@ class _Watch:
 
     def __call__(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
         connection = self._connection
-        if not connection.in_atomic_block:
-            return execute(sql, params, many, context)
+        try:
+            if not connection.in_atomic_block:
+                return execute(sql, params, many, context)
+            return self._in_transaction(execute, sql, params, many, context)
+        except AnyError as error:
+            statement = sql if isinstance(sql, str) else ""  # those of halfmq are
+            if (missing := missing_table(error, statement, TABLES)) is not None:
+                raise no_table([missing], connection.alias) from error
+            raise
+
+    def _in_transaction(
+        self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
+    ) -> Any:
+        connection = self._connection
         statement, product = text_of(sql, connection), connection.vendor
         detector = self._current()
         detector.before(

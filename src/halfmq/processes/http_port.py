@@ -30,10 +30,11 @@ Answer = tuple[int, str, bytes]
 
 
 class HttpPort:
-    """Serves GET and HEAD of the ``paths`` from ``start`` to ``close``."""
+    """Serves GET and HEAD of the ``paths`` from ``start`` to ``close``. ``option``: of the command, by which its user chooses the port."""
 
-    def __init__(self, paths: Mapping[str, Callable[[], Awaitable[Answer]]]) -> None:
+    def __init__(self, paths: Mapping[str, Callable[[], Awaitable[Answer]]], option: str) -> None:
         self._paths = paths
+        self._option = option
         self._server: asyncio.Server | None = None
         #: Those that are open, the oldest first.
         self._connections: dict[asyncio.Task[None], None] = {}
@@ -49,8 +50,11 @@ class HttpPort:
         try:
             self._server = await asyncio.start_server(self._accepted, host, port)
         except OSError as error:
-            kind = PortTaken if error.errno == errno.EADDRINUSE else EnvironmentFailed
-            raise kind(f"cannot listen for HTTP on {Address(host, port)}: {error.strerror or error}") from error
+            is_taken = error.errno == errno.EADDRINUSE
+            raise (PortTaken if is_taken else EnvironmentFailed)(
+                f"cannot listen for HTTP on {Address(host, port)}: {error.strerror or error}",
+                hint=f"stop the other process, or choose {self._option} (0: any free one)" if is_taken else "",
+            ) from error
         self._hosts = frozenset((host.lower(), "localhost"))
         return Address(host, int(self._server.sockets[0].getsockname()[1]))
 

@@ -47,7 +47,7 @@ async def run_relays(relays: Sequence[BoundRelay], host: str, port: int | None, 
     from halfmq.processes.http_port import HttpPort
     from halfmq.relay.metrics import RelayMetrics
 
-    http = HttpPort(RelayMetrics(relays, [(one, one.shown) for one in Delivery]).paths())
+    http = HttpPort(RelayMetrics(relays, [(one, one.shown) for one in Delivery]).paths(), "--http-port")
     log.info("metrics on http://%s/metrics", await http.start(host, port))
     try:
         return await _run(relays, once=once)

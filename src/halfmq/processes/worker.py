@@ -10,11 +10,14 @@ from typing import Final
 
 from halfmq.client.app import App
 from halfmq.client.log import logger
+from halfmq.client.user_code import Threads
 
 #: How long threads of handlers may take to end after everything else has, seconds.
 _THREADS_S: Final = 1.0
 #: Exit status after a second signal.
 _FAILED: Final = 1
+#: How the names of threads begin that run what the application gave.
+_HANDLERS: Final = "halfmq-app"
 _TEXT: Final = "text/plain; charset=utf-8"
 
 log = logger("halfmq.worker")
@@ -36,7 +39,8 @@ class Worker:
         HTTP for probes on ``host``; 0: any free one; None: none.
 
         Raises:
-            ConnectError: without ``wait``, no broker answers. EnvironmentFailed: the port of HTTP cannot be used.
+            ConnectError: without ``wait``, no broker answers. MissingTable: a table of halfmq is not there; no message was taken.
+            EnvironmentFailed: the port of HTTP cannot be used.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._signalled)
@@ -44,7 +48,7 @@ class Worker:
         if port is not None:
             from halfmq.processes.http_port import HttpPort  # its library is needed for the option only
 
-            http = HttpPort({"/healthz": self._alive, "/readyz": self._ready})
+            http = HttpPort({"/healthz": self._alive, "/readyz": self._ready}, "--health-port")
             log.info("http://%s/healthz and /readyz", await http.start(host, port))
         try:
             await self._until_stopped(wait, concurrency)
@@ -64,11 +68,24 @@ class Worker:
         groups = self._app.consumed()
         if not groups:
             log.warning("the app has no consumers; it answers checks only")
+        await self._require_tables()
         async with self._app.run(wait=not wait, concurrency=concurrency):
             for group, topics in groups:
                 log.info("group %s consumes %s", group, ", ".join(topics))
             await self._stop.wait()
             log.info("stopping: running handlers have %g s to finish", self._app.shutdown_grace)
+
+    async def _require_tables(self) -> None:
+        """Raises MissingTable: each message would fail for it."""
+        threads = Threads(1, _HANDLERS)
+        try:
+            for part, sessions in self._app.served_from():
+                if (
+                    require := getattr(part, "require_tables", None)
+                ) is not None:  # that of another integration may have none
+                    await require(sessions, threads)
+        finally:
+            threads.close()
 
     def _signalled(self) -> None:
         if self._stop.is_set():
@@ -103,4 +120,4 @@ def end_late_threads(flush: Callable[[], object], status: int) -> None:
 
 
 def _handler_threads() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name.startswith("halfmq-app")]
+    return [one for one in threading.enumerate() if one.name.startswith(_HANDLERS)]

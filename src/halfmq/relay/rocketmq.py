@@ -11,8 +11,9 @@ It also publishes to a halfmq broker, with the same promises. That broker can do
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, Unpack
 
+from halfmq.client.arguments import EnvironmentOptions, refuse_misspelt
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import Receipt
@@ -32,11 +33,20 @@ class RocketMqPublisher(PublisherInWaves):
     """``url``, ``client``: as for ``AsyncClient``. ``timeout_s``: for one message, with the attempts of the client, in seconds."""
 
     def __init__(
-        self, url: str, *, messages_max: int = MESSAGES_MAX, timeout_s: float = TIMEOUT_S, **client: Any
+        self,
+        url: str,
+        *,
+        messages_max: int = MESSAGES_MAX,
+        timeout_s: float = TIMEOUT_S,
+        **client: Unpack[EnvironmentOptions],
     ) -> None:
+        refuse_misspelt(client, RocketMqPublisher.__init__)
+        if "timeout" in client:
+            raise UsageError("RocketMqPublisher has no timeout", hint="timeout_s=, in seconds")
         super().__init__(messages_max)
         self._servers = parse_url(url).addresses
-        self._client = AsyncClient(url, timeout=timeout_s, **client)
+        options: EnvironmentOptions = {**client, "timeout": timeout_s}
+        self._client = AsyncClient(url, **options)
         self._connecting = asyncio.Lock()
 
     @property

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, Unpack,
 from halfmq.broker.broker import Broker as RealBroker
 from halfmq.broker.broker import Ports
 from halfmq.broker.config import BrokerConfig
-from halfmq.client.arguments import refuse_unknown
+from halfmq.client.arguments import refuse_misspelt
 from halfmq.core.commands import Command, DeleteGroup, DeleteTopic, EndTransaction, RequestedVerdict, ResolveTransaction
 from halfmq.core.decision import Failed, Reply
 from halfmq.core.engine import next_deadline_ms
@@ -98,7 +98,7 @@ class Broker:
         Raises:
             UsageError: no such setting; it names the one that was perhaps meant.
         """
-        refuse_unknown(settings, BrokerOptions.__annotations__, "Broker")
+        refuse_misspelt(settings, Broker.__init__)
         self._is_temporary = data is None
         self._data = None if data is None else Path(data)
         self._settings: dict[str, Any] = {

@@ -44,9 +44,17 @@ def test_statements_are_printed(shop: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("shop:app",), ("shop:asynchronous",), ("shop:metadata", "--url", "sqlite+aiosqlite:///shop.db")]
+    "arguments",
+    [
+        ("shop:app",),
+        ("shop:asynchronous",),
+        ("shop:make",),
+        ("shop:make_metadata", "--url", "sqlite:///shop.db"),
+        ("shop:metadata", "--url", "sqlite+aiosqlite:///shop.db"),
+    ],
 )
 def test_what_is_missing_is_created(shop: Any, arguments: tuple[str, ...]) -> None:
+    shop.make, shop.make_metadata = lambda: shop.app, lambda: shop.metadata
     done = run("init", *arguments)
     assert (done.exit_code, done.stdout.splitlines()) == (0, [f"created {name}" for name in TABLES]), done.output
     assert run("init", *arguments).stdout.endswith("nothing was missing\n")

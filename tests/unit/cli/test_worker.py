@@ -155,6 +155,12 @@ def test_it_waits_for_a_broker_unless_told_otherwise(tmp_path: Path) -> None:
         running.until_logged("no broker of rocketmq://127.0.0.1:1 answers yet")
         assert running.get("/healthz")[0] == 200
         assert running.get("/readyz") == (503, "no broker answers, or the consumers begin\n")
+        (port,) = re.findall(r"http://127\.0\.0\.1:(\d+)/healthz", running.log.read_text())
+        taken = subprocess.run(
+            [sys.executable, "-m", "halfmq", "worker", "service:app", "--health-port", port],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (taken.returncode, "choose --health-port (0: any free one)" in taken.stderr) == (1, True), taken.stderr
         running.process.terminate()
         assert running.process.wait(PATIENCE_S) == ExitStatus.SUCCESS
     with worker(tmp_path, "service:app", "--no-wait") as running:

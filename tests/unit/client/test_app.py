@@ -16,7 +16,7 @@ from halfmq.client.listener import TransactionListener
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.transaction_block import AsyncTransaction, Transaction
-from halfmq.errors import ConnectError, UsageError
+from halfmq.errors import ConnectError, MissingTable, UsageError
 from halfmq.model import properties
 
 
@@ -497,6 +497,40 @@ async def test_a_broker_that_is_away_for_long_makes_no_dead_letter_of_what_on_de
     assert calls[-1] - calls[0] > 1000
     assert not broker.requests(36)
     assert broker.offsets["g", "t", 0] == 1
+
+
+@in_virtual_time
+@pytest.mark.parametrize("key", ["-", "a"])
+@pytest.mark.parametrize("has_on_dead", [False, True])
+async def test_a_missing_table_uses_up_no_message(
+    key: str, has_on_dead: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not the message's fault, and the next one would fail as well."""
+    broker = with_keys(f"{key}0", f"{key}1")
+    app = app_of(broker.network())
+    attempts: list[int] = []
+    dead: list[str] = []
+
+    async def on_dead(message: Message) -> None:
+        dead.append(message.text())
+        if len(dead) < 2 * DEAD_CALLS:
+            raise MissingTable("there is no table mq_outbox", hint="create it")
+
+    @app.consumer("t", group="g", retries=0, on_dead=on_dead if has_on_dead else None)
+    async def handle(message: Message) -> None:
+        attempts.append(message.attempt)
+        if len(attempts) < 100:
+            raise MissingTable(f"there is no table mq_inbox_{key}{has_on_dead}", hint="create it")
+        if has_on_dead:
+            raise RuntimeError("never")
+
+    async with app.run():
+        await asyncio.sleep(3600)
+    assert set(attempts) == {1}
+    assert not broker.requests(36), "nothing was handed back"
+    assert broker.offsets["g", "t", 0] == 2
+    assert len(dead) == (2 * DEAD_CALLS + 1 if has_on_dead else 0)
+    assert f"wait, since there is no table mq_inbox_{key}{has_on_dead} (create it)" in caplog.text
 
 
 @in_virtual_time

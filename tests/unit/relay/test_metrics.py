@@ -156,7 +156,7 @@ async def test_two_relays_of_one_outbox_are_one_series() -> None:
 
 @asynccontextmanager
 async def serving(relay: Relay) -> AsyncIterator[int]:
-    server = HttpPort(RelayMetrics([relay], STATES).paths())
+    server = HttpPort(RelayMetrics([relay], STATES).paths(), "--http-port")
     port = (await server.start("127.0.0.1", 0)).port
     try:
         yield port
@@ -229,7 +229,7 @@ async def test_a_probe_is_answered_though_others_leave_their_requests_unfinished
 ) -> None:
     monkeypatch.setattr(http_port, "REQUEST_S", 10 * PATIENCE_S)
     monkeypatch.setattr(http_port, "CONNECTIONS_MAX", 2)
-    server = HttpPort(RelayMetrics([Relay(Counted(), Target())], STATES).paths())
+    server = HttpPort(RelayMetrics([Relay(Counted(), Target())], STATES).paths(), "--http-port")
     port = (await server.start("127.0.0.1", 0)).port
     held = []
     for count in (1, 2):
@@ -247,6 +247,7 @@ async def test_a_probe_is_answered_though_others_leave_their_requests_unfinished
 
 async def test_a_taken_port_is_said() -> None:
     async with serving(Relay(Counted(), Target())) as port:
-        server = HttpPort(RelayMetrics([], STATES).paths())
-        with pytest.raises(PortTaken, match=f"cannot listen for HTTP on 127.0.0.1:{port}: "):
+        server = HttpPort(RelayMetrics([], STATES).paths(), "--http-port")
+        remedy = r"\(stop the other process, or choose --http-port \(0: any free one\)\)"
+        with pytest.raises(PortTaken, match=rf"cannot listen for HTTP on 127.0.0.1:{port}: .* {remedy}$"):
             await server.start("127.0.0.1", port)

@@ -106,3 +106,11 @@ def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError):
         RocketMqPublisher("amqp://localhost")
     assert RocketMqPublisher("rocketmq://a:1;b:2").name == "rocketmq a:1;b:2"
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"), [("scret", "did you mean 'secret'"), ("timeout", "timeout_s=, in seconds")]
+)
+def test_a_wrong_option_is_refused_by_the_publisher_and_not_by_its_client(option: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"^RocketMqPublisher .*{meant}"):
+        RocketMqPublisher(URL, **{option: 3})  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from faststream_halfmq.producer import HalfmqProducer
 from faststream_halfmq.registrator import HalfmqRegistrator
 from faststream_halfmq.response import REQUEST_TIMEOUT_S, HalfmqPublishCommand
 from halfmq import AsyncClient, Message, Receipt
-from halfmq.integrations import ClientOptions, checked_seconds, parse_url
+from halfmq.integrations import ClientOptions, checked_seconds, parse_url, refuse_misspelt
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -86,6 +86,7 @@ class HalfmqBroker(HalfmqRegistrator, BrokerUsecase[Message, AsyncClient, Halfmq
         context: ContextRepo | None = None,
         **client_options: Unpack[ClientOptions],
     ) -> None:
+        refuse_misspelt(client_options, HalfmqBroker.__init__)
         if graceful_timeout is not None:
             checked_seconds(graceful_timeout, "graceful_timeout", zero=True)
         #: Open from ``connect`` to ``stop``; for everything that FastStream has no word for.

@@ -10,6 +10,7 @@ from faststream.middlewares import AckPolicy
 from faststream_halfmq.config import HalfmqBrokerConfig
 from faststream_halfmq.registrator import HalfmqRegistrator
 from halfmq import Message
+from halfmq.integrations import refuse_misspelt
 
 if TYPE_CHECKING:
     from fast_depends.dependencies import Dependant
@@ -20,6 +21,7 @@ class HalfmqPublisherArgs(ArgsContainer):
     """A publisher of a ``HalfmqRoute``; arguments: as for ``HalfmqBroker.publisher``."""
 
     def __init__(self, topic: str, **named: Any) -> None:
+        refuse_misspelt(named, HalfmqRegistrator.publisher, "HalfmqPublisherArgs")
         super().__init__(topic, **named)
 
 
@@ -27,6 +29,7 @@ class HalfmqRoute(SubscriberRoute):
     """A handler for ``HalfmqRouter(handlers=...)``; arguments behind ``call``: as for ``HalfmqBroker.subscriber``."""
 
     def __init__(self, call: Any, topic: str, *, publishers: Iterable[HalfmqPublisherArgs] = (), **named: Any) -> None:
+        refuse_misspelt(named, HalfmqRegistrator.subscriber, "HalfmqRoute")
         super().__init__(call, topic, publishers=publishers, **named)
 
 

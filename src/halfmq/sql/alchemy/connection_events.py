@@ -13,7 +13,10 @@ from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.engine import ExceptionContext
 
 from halfmq.client import forks
+from halfmq.errors import MissingTable
 from halfmq.sql.alchemy.dialects import on_cursor
+from halfmq.sql.alchemy.errors import no_table
+from halfmq.sql.rules.driver_errors import missing_table
 from halfmq.sql.rules.transaction_end import EndDetector, asked_status, refuse_ended, status_after_error
 from halfmq.sql.rules.transaction_proof import Status, driver_status
 
@@ -129,25 +132,22 @@ def _after(
 
 
 @event.listens_for(Engine, "handle_error")
-def _failed(context: ExceptionContext) -> None:
-    connection = context.connection
-    seen = None if connection is None else _SEEN.get(connection)
+def _failed(context: ExceptionContext) -> MissingTable | None:
+    """What is raised in place of the database's own exception, with that as its cause; None: nothing."""
+    connection, statement, error = context.connection, context.statement or "", context.original_exception
     is_of_database = context.sqlalchemy_exception is not None
-    if seen is None or not is_of_database or context.is_disconnect:  # lost, and the transaction with it
-        return
-    assert connection is not None
+    if connection is None or not is_of_database or context.is_disconnect:  # lost, and the transaction with it
+        return None
     if connection.closed or connection.invalidated:  # rows are read that it has sent before
-        return
-    product, driver, error = (
-        connection.dialect.name,
-        connection.connection.driver_connection,
-        context.original_exception,
-    )
-    seen.detector.failed(
-        context.statement or "",
-        product,
-        lambda: status_after_error(product, driver, error, partial(on_cursor, connection)),
-    )
+        return None
+    seen, product = _SEEN.get(connection), connection.dialect.name
+    if seen is not None:
+        driver = connection.connection.driver_connection
+        seen.detector.failed(
+            statement, product, lambda: status_after_error(product, driver, error, partial(on_cursor, connection))
+        )
+    missing = missing_table(error, statement, {table.name for table in _TABLES})
+    return None if missing is None else no_table(missing, connection)
 
 
 def _asked(connection: Connection) -> Status:

@@ -9,13 +9,19 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from sqlalchemy import Connection, Engine, MetaData, Table, create_mock_engine, event, inspect, select, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import DDL
 
+from halfmq.client.log import logger
+from halfmq.client.user_code import RunBlocking
 from halfmq.errors import UsageError
 from halfmq.sql.alchemy.connection_events import refuse_rows_of
-from halfmq.sql.alchemy.errors import place
+from halfmq.sql.alchemy.database import engine_of
+from halfmq.sql.alchemy.errors import no_table, place, reason
 from halfmq.sql.rules.marker import WhichUndecided
+
+_log = logger(__name__)
 
 #: Key in ``MetaData.info``.
 _KEY: Final = "halfmq"
@@ -54,6 +60,25 @@ class Declared:
     def storage(self) -> Mapping[Table, Mapping[str, str]]:
         """Storage parameters on PostgreSQL."""
         return {}
+
+    async def require_tables(self, sessions: Any, run_blocking: RunBlocking) -> None:
+        """For a process that begins to use it with ``sessions``: its tables are there, as far as the database can be asked now.
+
+        Raises:
+            MissingTable: one is not. UsageError: one is from an earlier release.
+        """
+        try:
+            engine = engine_of(sessions, self.tables[0])
+        except Exception:  # noqa: BLE001 - a factory of the application's own: what it opens is known when it is used
+            return
+        try:
+            if isinstance(engine, AsyncEngine):
+                async with engine.connect() as connection:
+                    await connection.run_sync(require, self.tables)
+            else:
+                await run_blocking(_require_on, engine, self.tables)
+        except (SQLAlchemyError, OSError) as error:
+            _log.warning("%s cannot be asked for the tables of halfmq: %s", place(engine.url), reason(error))
 
     def fill(self, connection: Connection) -> None:
         """Insert the rows that its tables have from the beginning, as far as they are missing."""
@@ -194,15 +219,13 @@ def require(connection: Connection, tables: Sequence[Table]) -> None:
     """SQLite reports what is missing as it reports a database that is away, and every database only when a statement needs it.
 
     Raises:
-        UsageError: a table is not in the database, or lacks a column.
+        MissingTable: a table is not in the database. UsageError: one lacks a column.
     """
     inspector = inspect(connection)
     for table in tables:
         schema, where = schema_on(connection, table), place(connection.engine.url)
         if not inspector.has_table(table.name, schema=schema):
-            raise UsageError(
-                f"there is no table {table.fullname} in {where}", hint="`halfmq db init` creates it, or your migration"
-            )
+            raise no_table(table.fullname, connection)
         missing = {column.name for column in table.columns} - {
             column["name"] for column in inspector.get_columns(table.name, schema=schema)
         }
@@ -211,6 +234,11 @@ def require(connection: Connection, tables: Sequence[Table]) -> None:
                 f"the table {table.fullname} in {where} has no column {', '.join(sorted(missing))}",
                 hint="`halfmq db upgrade` brings tables of an earlier release up to date",
             )
+
+
+def _require_on(engine: Engine, tables: Sequence[Table]) -> None:
+    with engine.connect() as connection:
+        require(connection, tables)
 
 
 def _quoted(connection: Connection, table: Table) -> str:

@@ -1,13 +1,22 @@
 """What SQLAlchemy says of an exception: for the rules about errors, and for people."""
 
-from sqlalchemy import URL
+from typing import Final
+
+from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 
+from halfmq.errors import MissingTable
 from halfmq.sql.rules import lock_wait
-from halfmq.sql.rules.driver_errors import CommitFailure, classify_commit_failure, driver_error, sqlite_error_code
+from halfmq.sql.rules.driver_errors import (
+    SQLITE_ERROR,
+    CommitFailure,
+    classify_commit_failure,
+    driver_error,
+    sqlite_error_code,
+)
 
-#: SQLite's result code of a statement that names a table or a column that is not there; of what is locked or unreadable it has others.
-_SQLITE_ERROR = 1
+#: Execution option of an engine whose tables are created by something else than `halfmq db init`: what creates them.
+CREATED_BY: Final = "halfmq_created_by"
 
 
 def is_lock_wait(error: DBAPIError) -> bool:
@@ -33,10 +42,19 @@ def reason(error: BaseException) -> str:
 
 def is_of_the_tables(error: BaseException) -> bool:
     """Whether the database answered, and lacks a table or a column that the statement names."""
-    return isinstance(error, ProgrammingError) or sqlite_error_code(error) == _SQLITE_ERROR
+    return isinstance(error, ProgrammingError) or sqlite_error_code(error) == SQLITE_ERROR
 
 
 def place(url: URL) -> str:
     """The database for people, without user, password, driver and options."""
     host = f"{url.host or ''}{f':{url.port}' if url.port else ''}"
     return f"{url.get_backend_name()}://{host}/{url.database or ''}"
+
+
+def no_table(name: str, bind: Connection | Engine) -> MissingTable:
+    """That a table of halfmq is not in the database, with what creates it."""
+    created_by = bind.get_execution_options().get(CREATED_BY)
+    return MissingTable(
+        f"there is no table {name} in {place(bind.engine.url)}",
+        hint=created_by or "`halfmq db init MODULE:APP` creates it, or your migration",
+    )

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from halfmq import limits
-from halfmq.client.arguments import PrepareOptions
+from halfmq.client.arguments import PrepareOptions, refuse_misspelt
 from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCalls
 from halfmq.client.marker_table import MarkerTable as MarkerTablePort
 from halfmq.client.outcome import Outcome
@@ -99,6 +99,7 @@ class MarkerTable(Declared):
         Raises:
             UsageError: not a ``Session``.
         """
+        refuse_misspelt(options, MarkerTable.bind)
         if isinstance(session, scoped_session):
             session = session()
         if not isinstance(session, Session):
@@ -121,6 +122,7 @@ class MarkerTable(Declared):
         Raises:
             UsageError: not an ``AsyncSession``.
         """
+        refuse_misspelt(options, MarkerTable.bind_async)
         if isinstance(session, async_scoped_session):
             session = session()
         if not isinstance(session, AsyncSession):
@@ -154,6 +156,7 @@ class MarkerTable(Declared):
             UsageError: not an ``AsyncSession``; or it is inside a savepoint, or inside a block that commits it.
             Exception: the database's own; the transaction is rolled back.
         """
+        refuse_misspelt(options, MarkerTable.join_async)
         if isinstance(session, async_scoped_session):
             session = session()
         if not isinstance(session, AsyncSession):

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, MetaData, Table, event, insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
 
-from halfmq.client.arguments import OutboxRelayOptions, checked_count, checked_seconds
+from halfmq.client.arguments import OutboxRelayOptions, checked_count, checked_seconds, refuse_misspelt
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.outgoing import OutgoingMessage, checked_topic, compose
 from halfmq.client.unique_ids import process_ids
@@ -289,6 +289,7 @@ class Outbox(Declared):
         Raises:
             UsageError: there is no ``to``, and ``client`` has no group; or as ``relay``.
         """
+        refuse_misspelt(options, Outbox.bind_relay)
         if to is None:
             if not client.group:
                 raise UsageError("the relay needs a group", hint='AsyncClient(url, group="orders"), or to=')

@@ -10,10 +10,15 @@ connection, timeout, cancelled task, I/O error, exception of a hook after COMMIT
 and the check decides. A wrong "unknown" costs seconds. A wrong "rolled back" loses messages of a committed order.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
+#: SQLite's result code of a statement that names a table or a column that is not there; of what is locked or unreadable it has others.
+SQLITE_ERROR: Final = 1
+_UNDEFINED_TABLE: Final = "42P01"
+_MYSQL_NO_SUCH_TABLE: Final = 1146
 #: Wrappers seen: SQLAlchemy -> asyncpg adapter -> asyncpg. More than this is a loop.
 _DEPTH_MAX = 5
 
@@ -75,6 +80,28 @@ def is_check_violation(error: BaseException) -> bool:
     if (state := sqlstate(error)) is not None:
         return state == "23514"
     return mysql_error_number(error) in (3819, 4025)
+
+
+#: Statements that need their tables; what creates or removes one says of itself what is not there.
+_NEEDS_TABLES: Final = re.compile(r"\s*(?:SELECT|INSERT|UPDATE|DELETE|WITH)\b", re.IGNORECASE)
+
+
+def missing_table(error: BaseException, statement: str, tables: Collection[str]) -> str | None:
+    """Which of ``tables`` the database does not have, if ``statement`` has failed for that reason.
+
+    PostgreSQL and MySQL say it in the language of the server, so that only the name is looked for, in the first line: PostgreSQL quotes the
+    statement behind it.
+    """
+    text = str(driver_error(error)).partition("\n")[0]
+    if (code := sqlite_error_code(error)) is not None:
+        is_missing = code == SQLITE_ERROR and text.startswith("no such table")
+    elif (state := sqlstate(error)) is not None:
+        is_missing = state == _UNDEFINED_TABLE
+    else:
+        is_missing = mysql_error_number(error) == _MYSQL_NO_SUCH_TABLE
+    if not is_missing or _NEEDS_TABLES.match(statement) is None:
+        return None
+    return next((name for name in tables if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)), None)
 
 
 #: PostgreSQL aborts the transaction with any ERROR during COMMIT. Left out, so unknown: connection exceptions (08),

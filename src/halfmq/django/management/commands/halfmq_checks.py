@@ -6,7 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from halfmq.django.configuration import configuration
+from halfmq.django.command_line import reported
+from halfmq.django.database import require_tables
 from halfmq.django.process import make_client
 
 
@@ -20,7 +21,8 @@ class Command(BaseCommand):
         ended: SimpleQueue[int] = SimpleQueue()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, _: ended.put(number))
-        wanted = configuration()
+        with reported() as wanted:
+            require_tables(wanted.databases)
         client = make_client(wanted, answers_checks=True)
         client.connect(wait=False)
         try:

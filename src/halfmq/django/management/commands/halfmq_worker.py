@@ -13,7 +13,8 @@ from django.utils.module_loading import autodiscover_modules
 
 from halfmq.client.app import SHUTDOWN_GRACE_S
 from halfmq.django.command_line import add_http, at_least, log_lines, reported
-from halfmq.django.consumers import app_of, registered
+from halfmq.django.consumers import app_of, databases_of, registered
+from halfmq.django.database import require_tables
 from halfmq.django.process import begin_to_answer
 from halfmq.processes import reload
 from halfmq.processes.worker import Worker, end_late_threads
@@ -70,6 +71,7 @@ class Command(BaseCommand):
                     f"there are no consumers{of}: decorate a function in {MODULE}.py of an application with @mq.consumer",
                     returncode=2,
                 )
+            require_tables(databases_of(consumers))
             app = app_of(wanted, consumers, shutdown_grace=options["shutdown_grace"])
             begin_to_answer()
             worker = Worker(app, logging.shutdown)
