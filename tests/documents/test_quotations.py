@@ -34,6 +34,7 @@ _OTHERS: Final = {
     "tx_id LIKE '#%'": "SQL",
     "synchronous_commit = on": "PostgreSQL",
     "database is locked": "SQLite",
+    "manage.py check --database default --fail-level WARNING": "Django",
     "innodb_flush_log_at_trx_commit = 1": "MariaDB",
     'new TransactionMQProducer("shop", List.of("orders"))': "Java",
     "System.nanoTime() / 1000": "Java",

@@ -12,7 +12,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from tests.unit.sql.conftest import EACH_DATABASE, Shop
-from tests.unit.sql.faces import Message
+from tests.unit.sql.faces import App as FaceApp
+from tests.unit.sql.faces import Message, app
 from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
 from halfmq import App
@@ -20,6 +21,8 @@ from halfmq.client.branch import Branch
 from halfmq.errors import ConnectError, MissingTable
 from halfmq.processes.worker import Worker
 from halfmq.sql import Barrier, Inbox, MarkerTable, Outbox
+
+__all__ = ["app"]
 
 TABLES = MetaData()
 MARKERS = MarkerTable(TABLES, "absent_tx")
@@ -77,6 +80,16 @@ def test_it_is_an_error_of_halfmq_that_says_what_creates_it(
     with shop.sessions()() as session, pytest.raises(MissingTable, match=said) as raised:
         use(session)
     assert table in str(raised.value.__cause__), "what the driver says stays to be read"
+
+
+async def test_it_is_seen_in_the_exceptions_of_each_driver(app: FaceApp) -> None:
+    with app.engine.begin() as connection:
+        app.inbox.table.drop(connection)
+        app.log.table.drop(connection)
+    with pytest.raises(MissingTable, match=r"^there is no table mq_inbox in "):
+        await app.handle(Message("m1"), lambda _session: None)
+    with pytest.raises(MissingTable, match=r"^there is no table mq_tx in "):
+        await app.run(lambda _session, tx: tx.send("orders", b"1"))
 
 
 @EACH_DATABASE
