@@ -54,6 +54,8 @@ async def _work_on(consumer: Consumer, handlers: Handlers, message: Message) -> 
         # Not the message's fault, and true of all others: none is used up. When those that wait fill the prefetch buffer, no more come.
         if number := _missing_tables.times(str(missing)):
             log.error("%r and others wait, since %s (messages since this was last said: %d)", message, missing, number)
+        if message._handled_here and not message._dead_calls.made:
+            message._handled_here -= 1  # that was no attempt
         consumer.again(message, MISSING_TABLE_PAUSE_S)
 
 
@@ -115,8 +117,6 @@ async def _handle_here(consumer: Consumer, handlers: Handlers, message: Message)
             consumer.handled(message)
             return
         if isinstance(error, MissingTable):
-            if message.sharding_key is not None:
-                message._handled_here -= 1  # it counts as no attempt
             raise
         message._failed(error)
         if message._is_given_up_after(error):
