@@ -23,7 +23,7 @@ help:
 	@echo "make demo [BASKETS=20000|all] [DB=sqlite|postgres]   the main job, on real data, with crashes, reconciled to the cent"
 	@echo "make test                                            the gate, about 27 minutes on two cores (needs a JDK and Maven for the Java clients, PostgreSQL, MariaDB, RabbitMQ, Prometheus, openssl, curl and valgrind)"
 	@echo "make test-fast                                       what to run while writing: under 90 seconds"
-	@echo "make test-all                                        also what is rarer or slower: about 90 minutes; see docs/testing.md"
+	@echo "make test-all                                        also what is rarer or slower: about an hour; see docs/testing.md"
 	@echo "make mutants [MUTANTS=pattern]                        change the code in small ways and see which tests notice; hours"
 	@echo "make audit                                           known weaknesses in the code, known vulnerabilities of the locked packages (asks PyPI)"
 	@echo "make site                                             the documentation as web pages with search, in build/site"
