@@ -292,6 +292,24 @@ async def test_errors_that_end_nothing_are_the_application_s_affair(app: App) ->
     assert (app.order_ids(), len(app.in_outbox()), app.handled()) == ([1, 2], 1, 1)
 
 
+@pytest.mark.parametrize("app", [on(DRIVERS[0])], indirect=True)
+async def test_the_first_statement_of_each_writer_changes_a_row(
+    app: App, writer: Callable[[App, Session], None]
+) -> None:
+    """On SQLite a transaction that has read before it writes fails at once where another one is committing, instead of waiting for it."""
+    app.log._markers.identity.forget()  # as in a process that has just begun
+    said: list[str] = []
+
+    def scene(session: Session) -> None:
+        event.listen(session.connection(), "before_cursor_execute", lambda _c, _cu, text, *_: said.append(text))
+        with contextlib.suppress(UsageError):  # only for AsyncSession
+            writer(app, session)
+
+    await app.play(scene)
+    assert writer is by_joining or said
+    assert all(text.startswith("INSERT") for text in said[:1]), said
+
+
 #: What rolls back all of a transaction, and is caught.
 ROLLS_BACK = [
     on(driver, case, name=case.__name__)

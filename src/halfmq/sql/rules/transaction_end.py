@@ -168,10 +168,12 @@ def _may_change(statement: str, product: str) -> bool:
     """Whether the transaction has more to lose after ``statement`` than before it."""
     if product == "postgresql":
         return True
-    if product in _MYSQL and (_SET_STATEMENT.match(statement) or would_end(statement, product)):
-        return not would_end(statement, product)  # what commits loses nothing
     word = first_word(statement)
-    return word not in _READS and (word != "WITH" or _CHANGES.search(statement) is not None)
+    if product in _MYSQL and would_end(statement, product):
+        return False  # what it changes is committed
+    if word == "WITH":
+        return _CHANGES.search(statement) is not None
+    return word not in _READS or (product in _MYSQL and _SET_STATEMENT.match(statement) is not None)
 
 
 def _leaves_open(statement: str, product: str) -> bool:
