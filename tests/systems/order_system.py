@@ -118,6 +118,10 @@ class System:
     def _end_of_log(self) -> str:
         return self._log.read_text()[-3000:]
 
+    def errors(self) -> str:
+        """What the services have logged, without the frames of tracebacks."""
+        return "\n".join(line for line in self._log.read_text().splitlines() if line[:1].strip())
+
     async def each_message_is_there_once(self) -> None:
         """What consumers see is what the final states say."""
         states = self.states()

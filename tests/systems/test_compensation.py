@@ -103,7 +103,8 @@ async def test_each_step_and_each_fault(
 
         # The last one is at an acknowledgement, after everything is in the databases.
         await until(lambda: happened() == {(order, *cell) for order, cell in faults.items()}, "each fault")
-        assert system.states() == {order: PAID if cell[0] == HANDLER else NO_CARD for order, cell in faults.items()}
+        expected = {order: PAID if cell[0] == HANDLER else NO_CARD for order, cell in faults.items()}
+        assert system.states() == expected, system.errors()
         called = Counter((int(line[1]), line[2]) for line in system.story.lines() if line[0] == "called")
         found = {cell: called[order, cell[0]] for order, cell in faults.items()}
         assert found == {cell: calls(way, *cell[1:]) for cell in cells}
