@@ -25,7 +25,7 @@ from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, 
 from sqlalchemy.orm import Session, sessionmaker
 
 import halfmq.client.delivery
-from halfmq import App, Message
+from halfmq import App, Message, Retry
 from halfmq.client.handler import Handler, _FromThread
 from halfmq.errors import SendTimeout, TransactionUnknown
 from halfmq.sql import Inbox, MarkerTable, Outbox
@@ -337,7 +337,10 @@ def build(config: Config, service: str) -> App:
             wrote(session, insert(parts).values(id=order.id, state="refused"))
             sends(lambda: message.compensate(failed, order))
 
-        @app.consumer(reserved, **{**options, "retries": 0, "on_dead": refused})
+        # A pooled connection that a fault has cut refuses no card.
+        only_cards = Retry(times=ATTEMPTS_MAX, dead_on=(ValueError,))
+
+        @app.consumer(reserved, **{**options, "retries": None, "retry": only_cards, "on_dead": refused})
         def pay(message: Message, session: Session, tx: Any) -> None:
             order = Order(*message.json())
             steps.called(order.id)
